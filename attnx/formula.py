@@ -8,6 +8,7 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1, and the ON
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -21,6 +22,10 @@ UNDERFLOW = -80.0
 """A bias at or below this also hides where the weight is exactly 0 (Swin writes -100): exp(-80) is under 1e-34."""
 AT_ONCE = 1 << 18
 """Up to this many cells are computed together, beyond it some rows after others: 2 MB in float64."""
+_CACHED = 1 << 16
+"""So many of a large matrix at once: the arrays on the way stay in a processor's cache."""
+_NOTHING = 750.0
+"""The exponential of what is so far below 0 is exactly 0 in float64."""
 
 
 def blocks(shape: Sequence[int], most: int | None = None) -> Iterator[tuple[int | slice, ...]]:
@@ -78,12 +83,31 @@ def scores(query: Array, key: Array) -> Array:
     if query.shape[-1] != key.shape[-1]:
         raise UnsupportedError(f"query has {query.shape[-1]} features a head and key has {key.shape[-1]}")
     out = np.empty((*query.shape[:3], key.shape[2]), np.float32)
-    for at in np.ndindex(*query.shape[:2]):
-        columns = key[at].astype(np.float64).T
-        for rows in blocks(out.shape[2:]):
-            with np.errstate(invalid="ignore", over="ignore"):
-                out[at][rows] = query[at][rows].astype(np.float64) @ columns
+    with np.errstate(over="ignore"):
+        for at in np.ndindex(*query.shape[:2]):
+            for cells, product in products(query[at], key[at]):
+                out[at][cells] = product
     return out
+
+
+def products(query: Array, key: Array) -> Iterator[tuple[tuple[slice, slice], Array]]:
+    """Query x key^T of one head, a square of cells at a time: what it takes stays in a processor's cache.
+
+    Args:
+        query: [Q,D].
+        key: [K,D].
+
+    Yields:
+        Which rows and keys, and their products, float64.
+    """
+    side = max(1, math.isqrt(AT_ONCE) // 2)
+    rows, columns = query.astype(np.float64), key.astype(np.float64).T
+    for top in range(0, len(query), side):
+        for left in range(0, len(key), side):
+            at = slice(top, top + side), slice(left, left + side)
+            with np.errstate(invalid="ignore", over="ignore"):
+                product = rows[at[0]] @ columns[:, at[1]]
+            yield at, product
 
 
 def scaled(scores: Array, scale: float | Sequence[float]) -> Array:
@@ -147,18 +171,32 @@ def log_softmax(masked: Array, sink: Array | float | None = None) -> Array:
     Returns:
         float64 [...,K].
     """
-    wide = np.asarray(masked, np.float64)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        top = np.max(wide, axis=-1, keepdims=True, initial=-np.inf)
-        if sink is not None:
-            top = np.maximum(top, sink)
-        top = np.where(np.isneginf(top), 0.0, top)
-        moved = wide - top
-        total = np.sum(np.exp(moved), axis=-1, keepdims=True)
-        if sink is not None:
-            total = total + np.exp(np.asarray(sink, np.float64) - top)
+        moved = np.array(masked, np.float64)
+        _, total = powers(moved, sink, np.empty_like(moved))
         # A fully hidden row has total 0: log 0 - log 0 would be NaN where the answer is "no weight at all".
         return np.asarray(moved - np.where(total == 0.0, 0.0, np.log(total)))
+
+
+def powers(masked: Array, sink: Array | float | None = None, out: Array | None = None) -> tuple[Array, Array]:
+    """The terms of a softmax's denominator and their sum.
+
+    Args:
+        masked: float64 [...,K]; left less the largest of each row.
+        sink: As for `log_softmax`.
+        out: Where the terms go; over `masked` where None.
+
+    Returns:
+        exp(masked - largest), [...,K], and the sum of each row and the sink's term, [...,1].
+    """
+    top = np.max(masked, axis=-1, keepdims=True, initial=-np.inf)
+    if sink is not None:
+        top = np.maximum(top, sink)
+    top = np.where(np.isneginf(top), 0.0, top)
+    np.subtract(masked, top, out=masked)
+    power = np.exp(masked, out=masked if out is None else out)
+    total = np.sum(power, axis=-1, keepdims=True)
+    return power, total if sink is None else total + np.exp(np.asarray(sink, np.float64) - top)
 
 
 def softmax(masked: Array, sink: Array | None = None) -> Array:
@@ -178,10 +216,37 @@ def softmax(masked: Array, sink: Array | None = None) -> Array:
     out = np.empty(masked.shape, np.float32)
     shares = None if sink is None else np.asarray(sink, np.float64).reshape(-1, 1, 1)
     if masked.size <= AT_ONCE:
-        return np.exp(log_softmax(masked, shares), out=out, casting="same_kind")
-    for at in blocks(masked.shape):
-        out[at] = np.exp(log_softmax(masked[at], None if shares is None else shares[at[-2]]))
+        _put_shares(out, masked, shares)
+        return out
+    for at in blocks(masked.shape, min(AT_ONCE, _CACHED)):
+        _put_shares(out[at], masked[at], None if shares is None else shares[at[-2]])
     return out
+
+
+def _put_shares(out: Array, masked: Array, sink: Array | None) -> None:
+    """The softmax of some rows [...,K], written to `out`; `sink` broadcasts to [...,1]."""
+    keys = weighed(masked)
+    out[..., : keys.start] = out[..., keys.stop :] = 0
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        power, total = powers(masked[..., keys].astype(np.float64), sink)
+        out[..., keys] = np.divide(power, np.where(total == 0.0, 1.0, total), out=power)
+
+
+def weighed(masked: Array) -> slice:
+    """The keys outside which every row's weight is exactly 0 in float64: few under a causal mask or a window.
+
+    Args:
+        masked: Some rows, [...,Q,K].
+    """
+    everything = slice(0, masked.shape[-1])
+    if not masked.size:
+        return everything
+    top = masked.max(axis=-1)
+    if not top.max() < np.inf:  # a row with NaN or with infinity is NaN throughout
+        return everything
+    least = top.min(initial=np.inf, where=top != -np.inf)
+    kept = np.flatnonzero(masked.reshape(-1, masked.shape[-1]).max(axis=0) >= np.float64(least) - _NOTHING)
+    return slice(int(kept[0]), int(kept[-1]) + 1) if len(kept) else slice(0, 0)
 
 
 def context(weights: Array, value: Array) -> Array:
@@ -217,8 +282,10 @@ def added(masked: Array, capped: Array) -> Array:
         float64, same shape.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        gap = np.asarray(masked, np.float64) - np.asarray(capped, np.float64)
-    return np.asarray(np.where(np.isneginf(masked) | (gap <= HIDDEN), -np.inf, gap))
+        gap = np.asarray(np.subtract(masked, capped, dtype=np.float64))
+    hidden = gap <= HIDDEN
+    hidden |= masked == -np.inf
+    return np.where(hidden, -np.inf, gap)
 
 
 def visible(masked: Array | None, capped: Array | None = None, weights: Array | None = None) -> Array:

@@ -148,7 +148,7 @@ KEPT: dict[str, Sequence[str]] = {
     "explore/test_explore.py::test_a_text_is_edited_and_a_mistake_is_said": (),
     "explore/test_explore.py::test_another_size_is_drawn_as_if_it_had_been_the_first": (),
     "explore/test_explore.py::test_moves_stop_at_the_ends": (),
-    "explore/test_terminal.py::test_a_crash_of_ours_restores_the_terminal_and_shows_itself": (),
+    "explore/test_terminal.py::test_a_crash_restores_the_terminal_and_shows_itself": (),
     "explore/test_terminal.py::test_the_terminal_is_restored": (),
     "scripts/test_make_pictures.py::test_pictures_are_written_small": (),
     "scripts/test_tiny_gpt.py::test_heads_are_what_the_page_says": (),

@@ -74,6 +74,21 @@ def test_global_tokens_of_an_encoder_do_not_make_it_a_decoder(tmp_path: Path) ->
     assert got[4] == ("self", "encoder")
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_queries_that_ask_for_another_stream_make_no_decoder(layers: int, tmp_path: Path) -> None:
+    """GCViT: global queries, made once, ask each window's keys; what they get is added to what they asked about."""
+    g = G()
+    x = g.input("x", ["b", "s", 16])
+    asking = g.linear(str(g.op("Tanh", g.linear(x, 16))), 16)
+    for _ in range(layers):
+        x = attend(g, x)
+        q, k, v = qkv(g, asking, x)
+        context = g.op("MatMul", g.softmax(g.scores(q, k)), v)
+        x = str(g.op("Add", x, g.op("Add", g.out(str(context)), g.weight(16))))
+        x = str(g.op("Add", x, g.linear(str(g.op("Relu", g.linear(x, 16))), 16)))
+    assert sides(g, tmp_path, x) == [("self", "encoder"), ("cross", "encoder")] * layers
+
+
 def test_global_tokens_among_the_keys_of_the_text_itself(tmp_path: Path) -> None:
     """Pegasus-X as it is exported: the text's own keys stand beside those of the global tokens."""
     g = G()

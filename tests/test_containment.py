@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnx.cli.process import work
+from attnx.cli.process import one_thread, work
 from attnx.silence import reserve
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -207,3 +207,15 @@ def test_python_s_warnings_are_shown_where_they_are_asked_for(
         assert work([]) == 0
     reserve(False)
     assert [str(one.message) for one in seen] == ["of numpy's"] * shown
+
+
+@pytest.mark.parametrize("given", [None, "3"])
+def test_numpys_products_take_one_thread_unless_the_environment_says(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "OPENBLAS_NUM_THREADS"
+    monkeypatch.setenv(name, given or "")
+    if given is None:
+        monkeypatch.delenv(name)
+    one_thread()
+    assert os.environ[name] == (given or "1")

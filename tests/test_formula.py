@@ -170,3 +170,30 @@ def test_large_matrices_are_computed_some_rows_at_a_time_with_the_same_numbers(m
     monkeypatch.setattr(formula, "AT_ONCE", 1)
     for one, two in zip(whole, found(), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-6)
+
+
+@pytest.mark.parametrize("hides", [-np.inf, -1e4, np.finfo(np.float32).min])
+def test_keys_that_no_row_weighs_are_left_out_and_nothing_changes(
+    hides: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(2)
+    scores = rng.normal(scale=5, size=(1, 2, 12, 12)).astype(np.float32)
+    at = np.arange(12)
+    behind = at[:, None] - at[None, :]
+    masked = np.where((behind >= 0) & (behind < 4), scores, np.float32(hides))
+    masked[0, 1, 3] = hides
+    masked[0, 1, 7, 2] = np.nan
+    masked[0, 0, 9, 9] = np.inf
+    wide = masked.astype(np.float64)
+    with np.errstate(all="ignore"):
+        power = np.exp(wide - wide.max(-1, keepdims=True))
+        wanted = power / power.sum(-1, keepdims=True)
+    if hides == -np.inf:
+        wanted[0, 1, 3] = 0
+    for most in (1 << 18, 24, 1):
+        monkeypatch.setattr(formula, "AT_ONCE", most)
+        np.testing.assert_allclose(formula.softmax(masked), wanted, rtol=1e-6, atol=1e-30)
+    assert formula.weighed(masked[0, 0, 4:6]) == slice(1, 6)
+    assert formula.weighed(masked[0, 1, 3:4]) == (slice(0, 0) if hides == -np.inf else slice(0, 12))
+    for row in (masked[0, 1, 7:8], masked[0, 0, 9:10]):  # NaN, infinity
+        assert formula.weighed(row) == slice(0, 12)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -65,6 +65,13 @@ class Explorer(App[None]):
         self._at_work = False
         self._failed: dict[int, AttnxError] = {}
         self._waiting: list[Callable[[], None]] = []
+        self.crash: Exception | None = None
+        """What ended the explorer in a run of the model, and is no error of ours; to be raised once it is closed."""
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """A crash in one of Textual's own threads (that of the keyboard) ends with an exit code too."""
+        super().panic(*renderables)
+        self._return_code = self._return_code or 1
 
     def compose(self) -> ComposeResult:
         """Lay out the panes."""
@@ -172,6 +179,11 @@ class Explorer(App[None]):
                 work()
             except AttnxError as found:
                 error = found
+            except Exception as found:
+                self.crash = found
+                if self.is_running:
+                    self.call_from_thread(self.exit, None, 1)
+                return
             if self.is_running:
                 self.call_from_thread(ended, error)
 

@@ -31,6 +31,9 @@ from attnx.run.check import TOLERANCE, difference
 if TYPE_CHECKING:
     from attnx.interventions.unedited import Unedited
 
+_ROUNDED = 0.03
+"""How much of what the parts add, all counted as positive, rounding to half precision or integers may lose."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attributed:
@@ -53,6 +56,8 @@ class Attributed:
     cross_heads: Array | None = None
     """[N,L,H], for a decoder that attends to an encoder."""
     output: str = ""
+    capped: bool = False
+    """Whether a softcap stands between the logits that are taken apart and the output."""
 
     def arrays(self, name: str) -> dict[str, Array]:
         """The arrays by the names used in files and scripts; float32."""
@@ -135,16 +140,20 @@ class _Attribution:
         cross = np.stack(heads["cross"], axis=1) if len(heads) > 1 else None
         whole = embedding + constant + mlps.sum(1) + biases.sum(1) + own.sum((1, 2))
         missed = head.logit - (whole if cross is None else whole + cross.sum((1, 2)))
-        off = np.abs(missed) / np.maximum(1.0, np.abs(head.logit))
-        if self._all.exact and not (off <= self._close).all():
-            before = "no final norm was found, and what follows the last layer is not linear"
+        off, close = np.abs(missed) / np.maximum(1.0, np.abs(head.logit)), self._close
+        if not self._all.exact:
+            shares = np.concatenate([mlps, biases, own.reshape(count, -1), embedding[:, None]], axis=1)
+            off, close = np.abs(missed), _ROUNDED * np.abs(shares).sum(axis=1)
+        if not (off <= close).all():
+            before = "what follows the last layer is not linear, and no final norm of its positions was found"
             behind = "what follows the final norm is not linear, or a logit is made of more than one position"
             why = behind if self._norm else before
             raise UnsupportedError(
                 f"the parts do not sum to the logit (off by {float(off.max()):.2g}): {why}",
                 "The lens, patches and ablations are for such models too.",
             )
-        return Attributed(head.logit, own, mlps, biases, embedding, constant, missed, cross, self._output)
+        capped = uncapped(self._all, self._output) != self._output
+        return Attributed(head.logit, own, mlps, biases, embedding, constant, missed, cross, self._output, capped)
 
     def _prepare(self) -> None:
         """Run once for all tensors that are needed."""

@@ -44,6 +44,9 @@ class Term:
     """Index of the attention; None for an MLP or anything else that is added."""
     sign: int = 1
     """-1 if `added` is subtracted from the stream."""
+    inside: bool = True
+    """Whether it is computed from the stream of its own layer; not an earlier stream that is added again (a long skip
+    connection), nor what the stream has no part in."""
 
 
 class LostError(Exception):
@@ -142,7 +145,7 @@ class Joins:
     def _stream_in(
         self, value: str, asked: set[str], shape: tuple[int | None, ...] | None, depth: int
     ) -> tuple[str, list[tuple[str, int]], bool] | None:
-        """The stream in a sum, the other terms with their signs, and whether it is added as it is."""
+        """The stream in a sum, the other terms with their signs, and whether no constant changes the stream."""
         graph = self.graph
         own = graph.shape(value)
         if own is None or shape is None or len(own) != len(shape) or own[-1] != shape[-1]:

@@ -177,7 +177,7 @@ def norm_of(graph: Graph, value: str) -> str | None:
     """The norm of a tensor, with its weight and bias; None if there is none downstream."""
     start, shape = unchanged(graph, value), graph.shape(value)
     queue, seen = [value], set[str]()
-    found: str | None = None
+    found: set[str] = set()
     while queue and len(seen) < 2 * _MOST:
         name = queue.pop(0)
         if name in seen:
@@ -188,12 +188,28 @@ def norm_of(graph: Graph, value: str) -> str | None:
             if node.op_type not in _ARITHMETIC | NORMS:
                 continue
             source = normed(graph, out) if graph.shape(out) == shape and node.op_type not in SAME else None
-            its = source is not None and unchanged(graph, source) == start
-            # The last of the tensors that are its norm includes the weight and the bias.
-            if its and (found is None or _position(graph, out) > _position(graph, found)):
-                found = out
+            if source is not None and unchanged(graph, source) == start:
+                found.add(out)
             queue.append(out)
-    return found
+    # The norm includes its weight and bias, but no factor that stands before one of several readers.
+    for out in sorted(found, key=lambda name: _position(graph, name)):
+        if any(reader not in found for reader in _readers(graph, out)):
+            return out
+    return None
+
+
+def _readers(graph: Graph, value: str) -> Iterator[str]:
+    """What is made of a tensor or of its copies in one step; empty text where nothing is."""
+    stack = [value]
+    while stack:
+        nodes = [n for n in graph.consumers(stack.pop()) if n.op_type not in ("Shape", "Size")]
+        if not nodes:
+            yield ""
+        for node in nodes:
+            if node.op_type in SAME:
+                stack.append(node.output[0])
+            else:
+                yield node.output[0]
 
 
 def _position(graph: Graph, value: str) -> int:

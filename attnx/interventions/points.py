@@ -165,8 +165,8 @@ class Points:
     def _weighs_nothing(self, site: Site) -> bool:
         """Whether a site's weights are multiplied with nothing computed, for example because they are the output."""
         graph, place = self.wide.graph, site.places.get("weights")
-        if place is None:
-            return False
+        if place is None or (self.wide.found.graph.producer(place.value) is None and not graph.consumers(place.value)):
+            return False  # rows of blocks, brought to one matrix: the model weighs with the blocks
         reached, stack = {place.value}, [place.value]
         while stack:
             for node in graph.consumers(stack.pop()):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.atoms import Axes
 from attnx.graph.axes.paths import depends, reaches
 from attnx.interventions.joins import (
     SHIFTS,
-    STEPS,
     SUMS,
     Join,
     Joins,
@@ -19,47 +15,15 @@ from attnx.interventions.joins import (
     Term,
     carried,
     carriers,
-    layout_of,
-    moved,
     position,
-    sign_in,
 )
-from attnx.interventions.norms import SAME, normed, unchanged
+from attnx.interventions.layers import Layer, Stack, stack_of, starts_of
+from attnx.interventions.norms import normed, unchanged
 from attnx.interventions.stream_end import Back, computed, end_of
-from attnx.records import Place, Site
+from attnx.records import Site
 
 if TYPE_CHECKING:
     from attnx.graph.shapes.index import Graph
-
-
-@dataclass(slots=True)
-class Layer:
-    """One layer of a stack."""
-
-    given: Place
-    """The stream at the layer's input."""
-    terms: list[Term] = field(default_factory=list)
-    """What its sublayers add, in order."""
-    out: Place | None = None
-    """The stream after the layer, including any norm that closes it."""
-
-    @property
-    def mlps(self) -> list[Term]:
-        """The terms other than attention."""
-        return [term for term in self.terms if term.site is None]
-
-
-@dataclass(slots=True)
-class Stack:
-    """Layers that share one stream."""
-
-    layers: list[Layer]
-    sites: list[tuple[int, ...]]
-    """The attentions of each layer."""
-    normed: bool
-    """Whether the stream itself passes through norms between sublayers (BERT, BART)."""
-    plain: bool = True
-    """Whether the stream is exactly the sum of what is added to it (no factors, no other tensors)."""
 
 
 class Streams:
@@ -110,7 +74,10 @@ class Streams:
         cut: dict[int, str] = {}
         for join in order:
             try:
-                before[join.site.index] = self._back(join.stream, by_out)
+                behind = self._back(join.stream, by_out)
+                if behind[0] is None:
+                    self._must_begin(join)
+                before[join.site.index] = behind
             except LostError as error:
                 self.lost[join.site.index] = str(error)
                 cut[join.site.index] = str(error)
@@ -133,10 +100,50 @@ class Streams:
                 self.lost.update({join.site.index: why for join in chain})
                 continue
             try:
-                stacks.append(self._stack(chain, [before[j.site.index][1] for j in chain]))
+                backs = [before[j.site.index][1] for j in chain]
+                like = [backs[at] for at in starts_of(chain)[1:]] or backs[1:]
+                ends = [*backs[1:], end_of(self.graph, chain[-1], like)]
+                inside = [self._inside(join, end, by_out) for join, end in zip(chain, ends, strict=True)]
+                stack = stack_of(self.graph, chain, ends, inside, by_out)
+                self._check_terms(stack)
+                stacks.append(stack)
             except LostError as error:
                 self.lost.update({j.site.index: str(error) for j in chain})
         return stacks
+
+    def _must_begin(self, join: Join) -> None:
+        """Make sure that what an attention seems to be added to is not inside another attention's branch."""
+        graph, start = self.graph, join.stream
+        for other in self._joins.values():
+            branch = {other.term.place.value}
+            if other is join or other.out == start or not reaches(graph, start, branch):
+                continue
+            if reaches(graph, other.out, {start}):
+                raise LostError("what it is added to is no residual stream but part of what another attention adds")
+
+    def _check_terms(self, stack: Stack) -> None:
+        """Make sure that nothing else that is added to the stream is an attention whose way there is not known.
+
+        Raises:
+            LostError: An attention is among it.
+        """
+        givens = {layer.given.value for layer in stack.layers} | {join.out for join in self._joins.values()}
+        for term in (term for layer in stack.layers for term in layer.terms if term.site is None):
+            if (why := self.lost_in(term.added.value, givens)) is not None:
+                raise LostError(why)
+
+    def lost_in(self, value: str, stop: Collection[str] = ()) -> str | None:
+        """Why an attention that a tensor is made of was not followed to the stream; None if there is none.
+
+        Args:
+            value: The tensor.
+            stop: Where the search ends.
+        """
+        for site in self.sites:
+            made = {site.places[name].value for name in ("weights", "context") if name in site.places}
+            if site.index in self.lost and site.index not in self._joins and reaches(self.graph, value, made, stop):
+                return self.lost[site.index]
+        return None
 
     def _cut_behind(self, out: str, outs: Mapping[str, Join], cut: Mapping[int, str]) -> str | None:
         """Why the stream behind an attention is lost on the way from the next one: its layer has no known end."""
@@ -150,9 +157,7 @@ class Streams:
         """Follow the stream upstream to the last attention that was added, or to its beginning."""
         graph = self.graph
         back = Back([], [], False, True)
-        for _ in range(STEPS):
-            if value in outs:
-                break
+        while value not in outs:
             node = graph.producer(value)
             if node is None or not depends(graph, value):
                 break
@@ -203,7 +208,7 @@ class Streams:
         """The term of a sum from which the others are computed; otherwise the one that an attention was added to.
 
         Where attention and MLP read the same stream, or two MLPs do, the others may be computed from what that
-        attention was added to, or from what it gave.
+        attention was added to, or from what it gave. A long skip connection adds an earlier stream to a later one.
         """
         graph = self.graph
         for name in live:
@@ -217,7 +222,27 @@ class Streams:
                 if all(computed(graph, n, name, sources, outs) for n in live if n != name):
                     return name
         led = [name for name in live if self._leads(name, outs)]
-        return led[0] if len(led) == 1 else None
+        if len(led) == 1:
+            return led[0]
+        latest = [n for n in led if all(reaches(graph, n, self._same(other, ())) for other in led)]
+        return latest[0] if len(latest) == 1 and self._behind(latest[0], outs)[0] is not None else None
+
+    def _inside(self, join: Join, end: Back, outs: Collection[str]) -> dict[str, bool]:
+        """Whether what is added with an attention and behind it is computed from that layer's stream, and is no copy of
+        one. What only what that attention was added to made is, unless something that was made behind it came first.
+        """
+        graph = self.graph
+        given = {join.stream, unchanged(graph, join.stream)}
+        found: dict[str, bool] = {}
+        behind = False
+        for name in (*(name for name, _ in join.beside), *end.terms):
+            if not self._same(name, ()).isdisjoint({*outs, *given}):
+                found[name] = False
+            elif reaches(graph, name, {join.out}, outs):
+                found[name] = behind = True
+            else:
+                found[name] = not behind and reaches(graph, name, given, outs)
+        return found
 
     def _same(self, value: str, outs: Collection[str]) -> set[str]:
         """A tensor, and those that it passes on: before casts, views, clamps, and constants that shift or scale it."""
@@ -232,111 +257,20 @@ class Streams:
 
     def _behind(self, value: str, outs: Mapping[str, Join]) -> tuple[Join | None, set[str]]:
         """The attention that was last added to a stream, and the stream from there on, if sums alone lie between."""
-        found: set[str] = set()
-        for _ in range(STEPS):
+        graph, found = self.graph, set[str]()
+        while True:
             same = self._same(value, outs)
             found |= same
             joined = next((name for name in same if name in outs), None)
             if joined is not None:
                 return outs[joined], found
-            (end,) = (n for n in same if (made := self.graph.producer(n)) is None or carried(self.graph, made) is None)
-            node = self.graph.producer(end)
-            live = [] if node is None else [n for n in node.input if n and depends(self.graph, n)]
+            (end,) = (n for n in same if (made := graph.producer(n)) is None or carried(graph, made) is None)
+            node = graph.producer(end)
+            live = [] if node is None else [n for n in node.input if n and depends(graph, n)]
             older = self._older(live, outs) if node is not None and node.op_type in SUMS and len(live) > 1 else None
             if node is None or older is None or older not in carriers(node):
-                break
+                return None, found
             value = older
-        return None, found
 
-    def _stack(self, chain: Sequence[Join], backs: Sequence[Back]) -> Stack:
-        graph = self.graph
-        starts = [at for at, join in enumerate(chain) if join.site.kind == "self"] or list(range(len(chain)))
-        if starts[0] != 0:
-            starts = [0, *starts]
-        like = [backs[at] for at in starts[1:]] or list(backs[1:])
-        ends = [*backs[1:], end_of(graph, chain[-1], like)]
-        layers: list[Layer] = []
-        for number, at in enumerate(starts):
-            stop = starts[number + 1] if number + 1 < len(starts) else len(chain)
-            first = chain[at]
-            given = Place(first.stream, self._given(first))
-            layer = Layer(given)
-            for join, end in zip(chain[at:stop], ends[at:stop], strict=True):
-                axes: Axes | None = join.axes
-                layer.terms.append(join.term)
-                layout = layout_of(axes, join.names)
-                layer.terms += [self._term(name, layout, sign) for name, sign in join.beside]
-                value = join.out
-                for node, source, target in end.steps:
-                    axes = moved(graph, node, axes, source)
-                    value = target
-                    if node.op_type in SUMS:
-                        layout = layout_of(axes, join.names)
-                        some = [n for n in node.input if n in end.terms]
-                        layer.terms += [self._term(n, layout, sign_in(node, n)) for n in some]
-                layout = layout_of(axes, join.names)
-                if layout is not None:
-                    layer.out = Place(_first(graph, value), layout)
-            layers.append(layer)
-        for one, two in pairwise(layers):
-            two.given = one.out or two.given
-        return Stack(
-            layers,
-            [
-                tuple(j.site.index for j in chain[at : starts[n + 1] if n + 1 < len(starts) else len(chain)])
-                for n, at in enumerate(starts)
-            ],
-            any(back.norm for back in ends),
-            all(back.plain for back in ends) and all(join.plain for join in chain),
-        )
-
-    def _given(self, join: Join) -> str:
-        layout = layout_of(join.axes, join.names)
-        if layout is None:
-            raise LostError("what the axes of the residual stream stand for cannot be told")
-        return layout
-
-    def _term(self, added: str, layout: str | None, sign: int) -> Term:
-        if layout is None:
-            raise LostError("what the axes of the residual stream stand for cannot be told")
-        return Term(Place(self._own(added), layout), Place(added, layout), None, sign)
-
-    def _own(self, value: str) -> str:
-        """A sublayer's output before its norm and factors."""
-        graph = self.graph
-        best = value
-        for _ in range(STEPS):
-            node = graph.producer(value)
-            if node is None:
-                break
-            source = normed(graph, value)
-            if source is not None:
-                best = value = source
-                continue
-            live = [n for n in node.input if n and depends(graph, n)]
-            if node.op_type in SAME:
-                value = node.input[0]
-            elif node.op_type in ("Mul", "Div") and len(live) == 1 and graph.shape(live[0]) == graph.shape(value):
-                best = value = live[0]
-            else:
-                break
-        return best
-
-
-def _first(graph: Graph, value: str) -> str:
-    """The first tensor with the numbers of `value`: before lossless casts."""
-    while (node := graph.producer(value)) is not None and node.op_type in SAME:
-        before = node.input[0]
-        one, two = graph.facts.get(before), graph.facts.get(value)
-        if one is None or two is None or not (one.dtype == two.dtype or one.dtype in _HALVES):
-            break
-        if node.name.startswith("attnx/") and len(graph.consumers(before)) == 1:
-            break  # inside a fused node that need not be opened for it
-        value = before
-    return value
-
-
-_HALVES = (10, 16)
-"""Types whose values every other float type can represent: float16, bfloat16."""
 
 __all__ = ["Layer", "LostError", "Stack", "Streams", "Term"]

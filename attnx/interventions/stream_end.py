@@ -6,12 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnx.graph.axes.paths import depends, reaches
+from attnx.graph.axes.paths import below, depends, reaches
 from attnx.interventions.joins import CLAMPS, SHIFTS, SUMS, Join, LostError, carried, carriers
-from attnx.interventions.norms import norm_of, normed, unchanged
+from attnx.interventions.norms import SAME, norm_of, normed, unchanged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from onnx import NodeProto
 
@@ -44,10 +44,7 @@ def end_of(graph: Graph, join: Join, like: Sequence[Back]) -> Back:
     norm = any(one.norm for one in like)
     factors = not (join.plain and all(one.plain for one in like))
     value, sums = join.out, 0
-    for _ in range(8):
-        step = _next(graph, value, norm or join.out == value, join.stream, factors)
-        if step is None:
-            break
+    while (step := _next(graph, value, norm or join.out == value, join.stream, factors)) is not None:
         back.steps += step[0]
         back.terms += step[1]
         back.norm = back.norm or step[2]
@@ -115,6 +112,76 @@ def _passed(graph: Graph, value: str, kind: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def must_pass(graph: Graph, join: Join, end: str, outs: Collection[str], last: bool) -> None:
+    """Make sure that all that a layer's last attention gives goes through the end of the layer.
+
+    Args:
+        graph: The flat graph.
+        join: Where that attention is added.
+        end: The stream behind the layer.
+        outs: Where attentions are added.
+        last: It is the last layer: then what the stream makes of the model's outputs is all that is looked at.
+
+    Raises:
+        LostError: A later attention, or an output that the end makes, is also made of something else in the layer.
+    """
+    ends = {end, *_copied(graph, end)}
+    around = below(graph, {join.out}, ends if join.out not in ends else ())
+    beyond = around - (ends if join.out not in ends else {join.out})
+    for node in graph.consumers(join.stream):  # x + mlp(x + attention): that attention is not added to the stream
+        carries = node.op_type in SUMS and join.stream in carriers(node) and end not in node.output
+        if carries and any(n in beyond and n != join.out for n in node.input):
+            raise LostError(f"where its layer ends cannot be told: {node.op_type} {node.name!r} goes round it")
+    goals = below(graph, {end}, ()) & set(graph.outputs) if last else set(outs) - {join.out}
+    if join.out not in ends and (found := sorted((around - ends) & goals)):
+        name = "an output" if last else "a later attention"
+        raise LostError(f"where its layer ends cannot be told: {name} also reads something else of it ({found[0]!r})")
+
+
+def must_be_last(graph: Graph, end: str) -> None:
+    """Make sure that nothing is added to the stream behind the last layer, in a way that is not known.
+
+    What follows may norm the stream, pick positions of it, multiply it; it may not join it, or its norm, with what
+    weights made of it.
+
+    Raises:
+        LostError: Something does.
+    """
+    copies, stack = set[str](), [end, *_copied(graph, end)]
+    while stack:
+        value = stack.pop()
+        if value not in copies:
+            copies.add(value)
+            stack += [n.output[0] for n in graph.consumers(value) if carried(graph, n) == value]
+            if value == end and (own := norm_of(graph, end)) is not None:
+                stack.append(own)
+    light, stack = set[str](), [*copies]
+    while stack:
+        value = stack.pop()
+        if value not in light:
+            light.add(value)
+            stack += [out for n in graph.consumers(value) if n.op_type not in _WEIGHS for out in n.output if out]
+    made = below(graph, {end}, ()) - light
+    for value in copies:
+        for node in graph.consumers(value):
+            joined = node.op_type == "Gemm" and len(node.input) > 2 and node.input[2] == value
+            weighed = node.op_type in (*_WEIGHS, "Mul", "Div") and not joined
+            if not weighed and any(name in made for name in node.input):
+                how = f"{node.op_type} {node.name!r} joins the stream with something made of it"
+                raise LostError(f"where its layer ends cannot be told: {how}")
+
+
+_WEIGHS = ("MatMul", "Gemm", "Conv", "Einsum", "MatMulInteger", "MatMulNBits", "FusedMatMul", "QLinearMatMul")
+"""Operators that multiply by weights."""
+
+
+def _copied(graph: Graph, value: str) -> Iterator[str]:
+    """The tensors that a tensor is a copy of."""
+    while (node := graph.producer(value)) is not None and node.op_type in SAME:
+        value = node.input[0]
+        yield value
+
+
 def _must_end(graph: Graph, value: str, given: str) -> None:
     """Make sure that the stream is not subtracted from something where its last sum was found."""
     sources, shape = {value, given, unchanged(graph, given)}, graph.shape(value)
@@ -178,11 +245,11 @@ def computed(graph: Graph, name: str, value: str, sources: Collection[str], stop
     Args:
         graph: The flat graph.
         name: The tensor.
-        value: The stream that it is added to: it may be computed from it in any way.
+        value: The stream that it is added to.
         sources: Earlier tensors of the stream.
         stop: What is not passed on the way to these.
     """
-    if reaches(graph, name, {value}):
+    if reaches(graph, name, {value}, stop):
         return True
     return unchanged(graph, name) not in sources and reaches(graph, name, sources, stop)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attnx.interventions.unedited import Unedited
     from attnx.session.ort import Session
 
+_NO_STREAM = "Ablations and knockouts need none."
 _LOGITS = ("logit", "score", "prediction")
 
 
@@ -79,12 +80,22 @@ def stacks_of(all_: Unedited) -> dict[Component, Stack]:
         found.setdefault(side, []).append(stack)
     if not found:
         why = next(iter(streams.lost.values()), "there is no attention over tokens")
-        raise UnsupportedError(f"the residual stream was not found: {why}", "Ablations and knockouts need none.")
+        raise UnsupportedError(f"the residual stream was not found: {why}", _NO_STREAM)
+    lost = [s for s in sites.values() if s.component == "decoder" and s.index in streams.lost]
+    if lost and "decoder" not in found:
+        raise UnsupportedError(
+            f"the residual stream of the decoder was not found: {streams.lost[lost[0].index]}", _NO_STREAM
+        )
     for side, stacks in found.items():
         if len(stacks) > 1:
             raise UnsupportedError(
                 f"the {side} has {len(stacks)} stacks of layers, which hand no stream on to one another",
                 "The lens is for models with one; a model of two towers has one in each of its parts.",
+            )
+        inside = streams.lost_in(stacks[0].layers[0].given.value)
+        if inside is not None:
+            raise UnsupportedError(
+                f"the residual stream of the {side} was found only behind an attention: {inside}", _NO_STREAM
             )
     return {side: stacks[0] for side, stacks in found.items()}
 

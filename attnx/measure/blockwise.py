@@ -75,7 +75,14 @@ class Spreads:
 
 def _squares(values: Array, cells: Array) -> tuple[Array, Array, Array]:
     """How many cells of each head count, their mean, and the sum of the squares of what they differ from it; [H]."""
-    keep = cells & ~np.isnan(values)
-    count = keep.sum(axis=(1, 2))
-    mean = np.where(keep, values, 0.0).sum(axis=(1, 2)) / np.maximum(count, 1)
-    return count, mean, (np.where(keep, values - mean[:, None, None], 0.0) ** 2).sum(axis=(1, 2))
+    kept = np.where(cells, values, 0.0)
+    total = kept.sum(axis=(1, 2))
+    if np.isnan(total).any():  # of a NaN among them, or of infinite numbers
+        cells = cells & ~np.isnan(values)
+        kept = np.where(cells, values, 0.0)
+        total = kept.sum(axis=(1, 2))
+    count = cells.sum(axis=(1, 2))
+    mean = total / np.maximum(count, 1)
+    kept -= mean[:, None, None]
+    kept *= cells
+    return count, mean, np.einsum("hqk,hqk->h", kept, kept)

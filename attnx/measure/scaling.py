@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
-from attnx.formula import average, entropy, gradient_size
+from attnx.formula import average
 from attnx.measure.blockwise import Means, Spreads
 from attnx.measure.rows import head_axes, head_labels, stack
+from attnx.measure.softmax_rows import SoftmaxRows
 from attnx.measure.unscaled import AsIf, Sides, Similarity, Ways, in_blocks, scale_in_words, scale_notes
 from attnx.records import Array, Axis, Measurement, Trace
 from attnx.tokens.spans import axis_labels
@@ -148,10 +149,8 @@ def largest_move(
     best, where = -1.0, (-1, -1, -1)
     skipped = _Skipped(trace)
     for site in range(len(trace.attentions)) if sites is None else sites:
-        for first, row, ways in skipped.blocks(site):
-            gap = _moved(ways, _weights(ways))
-            if head is not None:
-                gap = np.where(np.arange(first, first + len(gap))[:, None] == head, gap, -1.0)
+        for first, row, ways in skipped.blocks(site, head):
+            gap = _moved(ways, *_softmaxes(ways))
             if gap.size and gap.max() > best:
                 best, where = float(gap.max()), _place(site, first, row, gap)
     skipped.check()
@@ -229,11 +228,11 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
             size = ways.size
             cells = ways.seen & ways.real[..., None]
             spreads.add(first, (ways.product, ways.divided), cells)
-            weights = _weights(ways)
-            for name, values in _summaries(weights).items():
+            before, after = _softmaxes(ways)
+            for name, values in _summaries((before, after)).items():
                 means.add(name, first, values, ways.real)
-            means.add("kl", first, _kl(weights[1], ways.scaled, ways.unscaled)[None], ways.real)
-            gap = _moved(ways, weights)
+            means.add("kl", first, after.divergence(before)[None], ways.real)
+            gap = _moved(ways, before, after)
             if gap.size and gap.max() > best:
                 best, where = float(gap.max()), _place(site, first, row, gap)
         if not means.known:
@@ -332,7 +331,7 @@ def sweep_heads(trace: Trace, divisors: Sequence[float] | None = None) -> Measur
         means = Means()
         for first, _, ways in skipped.blocks(site):
             for d in steps:
-                for name, values in _summaries((np.exp(ways.softmax(ways.product / d)),)).items():
+                for name, values in _summaries((_of_scores(ways, ways.product / d),)).items():
                     means.add((name, d), first, values, ways.real)
         if means.known:
             sites.append(site)
@@ -385,10 +384,10 @@ class _Skipped:
         self.notes: list[str] = []
         """Notes on the skipped sites."""
 
-    def blocks(self, site: int) -> Iterator[tuple[int, int, Ways]]:
+    def blocks(self, site: int, head: int | None = None) -> Iterator[tuple[int, int, Ways]]:
         """One site in blocks, each with the numbers of its first head and its first row; see `in_blocks`."""
         try:
-            for block in in_blocks(self._trace, site, self._as_if, self._similarity):
+            for block in in_blocks(self._trace, site, self._as_if, self._similarity, head):
                 self._done = True
                 yield block
         except UnsupportedError as error:
@@ -402,7 +401,7 @@ class _Skipped:
             for head in range(count[0] if max(queries) < count[1] else 0):
                 sides = Sides(self._trace, site, self._as_if, self._similarity, slice(head, head + 1))
                 some = [sides.ways(slice(one, one + 1)) for one in queries]
-                yield head, [_moved(ways, _weights(ways))[:, 0] for ways in some]
+                yield head, [_moved(ways, *_softmaxes(ways))[:, 0] for ways in some]
         except UnsupportedError as error:
             self._leave_out(site, error)
 
@@ -421,15 +420,19 @@ class _Skipped:
             raise self._failed
 
 
-def _weights(ways: Ways) -> tuple[Array, Array]:
-    """Both softmaxes, unscaled and scaled, [H,Q,K]."""
-    return np.exp(ways.unscaled), np.exp(ways.scaled)
+def _softmaxes(ways: Ways) -> tuple[SoftmaxRows, SoftmaxRows]:
+    """Both softmaxes, unscaled and scaled."""
+    return _of_scores(ways, ways.product), SoftmaxRows(ways.scaled_logits(), ways.sink)
 
 
-def _moved(ways: Ways, both: tuple[Array, Array]) -> Array:
+def _of_scores(ways: Ways, scores: Array) -> SoftmaxRows:
+    """The softmax of other scores [H,Q,K]."""
+    return SoftmaxRows(ways.logits(scores), ways.sink)
+
+
+def _moved(ways: Ways, before: SoftmaxRows, after: SoftmaxRows) -> Array:
     """How far scaling moves each row, sum_j |scaled - unscaled| / 2, [H,Q]; -1 if not real."""
-    gap = np.abs(both[1] - both[0]).sum(axis=-1) / 2
-    return np.where(ways.real, gap, -1.0)
+    return np.where(ways.real, after.distance(before), -1.0)
 
 
 def _place(site: int, first: int, row: int, gap: Array) -> tuple[int, int, int]:
@@ -444,25 +447,15 @@ def _sizes(trace: Trace) -> list[int]:
     return [a.site.head_size or (a.query.shape[-1] if a.query is not None else 1) for a in own]
 
 
-def _summaries(each: Sequence[Array]) -> dict[str, Array]:
-    """What is measured of softmax rows [H,Q,K]: name -> [len(each),H,Q]."""
-    found: dict[str, list[Array]] = {"entropy": [], "largest": [], "saturated": [], "gradient": []}
-    for weights in each:
-        top = weights.max(axis=-1, initial=0.0)
-        found["entropy"].append(entropy(weights))
-        found["largest"].append(top)
-        found["saturated"].append(np.where(np.isnan(top), np.nan, (top > SATURATED).astype(np.float64)))
-        found["gradient"].append(gradient_size(weights))
-    return {name: np.stack(values) for name, values in found.items()}
-
-
-def _kl(weights: Array, one: Array, two: Array) -> Array:
-    """KL(one || two) of rows given as logarithms, and as weights the first: [H,Q], nats."""
-    with np.errstate(invalid="ignore"):
-        terms = weights * (one - two)
-    return np.asarray(
-        np.maximum(np.where(weights > 0, terms, np.where(np.isnan(weights), np.nan, 0.0)).sum(axis=-1), 0.0)
-    )
+def _summaries(each: Sequence[SoftmaxRows]) -> dict[str, Array]:
+    """What is measured of rows: name -> [len(each),H,Q]."""
+    top = np.stack([rows.largest() for rows in each])
+    return {
+        "entropy": np.stack([rows.entropy() for rows in each]),
+        "largest": top,
+        "saturated": np.where(np.isnan(top), np.nan, top > SATURATED),
+        "gradient": np.stack([rows.gradient() for rows in each]),
+    }
 
 
 def steps_to(sizes: Sequence[int]) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from attnx.errors import UnsupportedError, UsageError
-from attnx.formula import added, blocks, capped, log_softmax, repeat_heads, scaled, scores, softmax
+from attnx.formula import HIDDEN, added, blocks, capped, log_softmax, repeat_heads, scaled, scores, softmax
 from attnx.measure.rows import read
 from attnx.records import Array, Attention, Trace
 from attnx.wording import Wording
@@ -28,10 +28,6 @@ class Ways:
     """[H,Q,K]: query x key (or their cosine), unscaled."""
     divided: Array
     """[H,Q,K]: the product times the scale, before softcap, bias and mask."""
-    unscaled: Array
-    """[H,Q,K]: log of the softmax of the unscaled scores."""
-    scaled: Array
-    """[H,Q,K]: log of the softmax of the scaled scores."""
     seen: Array
     """bool [H,Q,K]: visible keys."""
     real: Array
@@ -44,10 +40,27 @@ class Ways:
     """[H,1,1]: the sink's logit; None without a sink."""
     softcap: float | None
     """The site's softcap."""
+    own: Array | None
+    """[H,Q,K]: the site's own softmax's input; None where it is another scale's, or another similarity's."""
 
-    def softmax(self, scores: Array) -> Array:
-        """Log of the softmax of other scores [H,Q,K] with this site's softcap, mask, bias and sink."""
-        return _logits(scores, self.softcap, self.bias, self.sink)
+    @property
+    def unscaled(self) -> Array:
+        """[H,Q,K]: log of the softmax of the unscaled scores."""
+        return log_softmax(self.logits(self.product), self.sink)
+
+    @property
+    def scaled(self) -> Array:
+        """[H,Q,K]: log of the softmax of the scaled scores."""
+        return log_softmax(self.scaled_logits(), self.sink)
+
+    def logits(self, scores: Array) -> Array:
+        """The softmax's input for other scores [H,Q,K] with this site's softcap, mask and bias; a new array."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(capped(scores, self.softcap) + self.bias)
+
+    def scaled_logits(self) -> Array:
+        """The softmax's input for the scaled scores; a new array."""
+        return self.logits(self.divided) if self.own is None else np.where(self.seen, self.own, -np.inf)
 
 
 def both_ways(
@@ -116,19 +129,27 @@ class Sides:
         for start in range(0, queries, step):
             yield slice(start, start + step)
 
-    def ways(self, rows: slice = slice(None)) -> Ways:
-        """Some rows both ways."""
+    def ways(self, rows: slice = slice(None), *, cut: bool = False) -> Ways:
+        """Some rows both ways; `cut` leaves keys out, in front and behind, that none of them sees."""
         a = _rows(self._a, rows)
-        plain = _product(a).astype(np.float64)
-        own = a.need("scaled")[0].astype(np.float64) if a.site.scale is None else scaled(plain, a.site.scale)
+        whole, factor = _product(a), a.site.scale
+        product = _cosine(a) if self._similarity == "cosine" else None
+        broken = None if product is None else np.isnan(product).any(axis=-1)
+        if cut:
+            keys = _seen_of(a, whole)
+            a, whole = _keys(a, keys), whole[..., keys]
+            product = None if product is None else product[..., keys]
+        plain = whole.astype(np.float64)
+        own = a.need("scaled")[0].astype(np.float64) if factor is None else scaled(plain, factor)
         soft = own if a.capped is None and not a.site.softcap else a.need("capped")[0]
         bias = added(a.need("masked")[0], soft)
-        product, divided = plain, own
-        if self._similarity == "cosine":
-            product = _cosine(a)
-            if a.site.scale is None and self._as_if == "site":
+        divided = own
+        if product is None:
+            product, broken = plain, np.isnan(plain.max(axis=-1, initial=-np.inf))
+        else:
+            if factor is None and self._as_if == "site":
                 raise UnsupportedError(f"the scale of {self._label} is not known", Wording("Use <as_if='sqrt'>."))
-            divided = product if a.site.scale is None else scaled(product, a.site.scale)
+            divided = product if factor is None else scaled(product, factor)
         if self._as_if == "sqrt":
             if self._size is None:
                 raise UnsupportedError(
@@ -136,41 +157,41 @@ class Sides:
                     Wording("<as_if='site'> takes the model's own scale."),
                 )
             divided = product / np.sqrt(self._size)
-        seen = ~np.isneginf(bias)
+        seen = bias != -np.inf
         # A model with a finite mask may give a fully hidden row uniform weights; such a row says nothing about scaling.
-        real = self._weighed[:, rows] & seen.any(axis=-1) & ~np.isnan(product).any(axis=-1)
+        real = self._weighed[:, rows] & seen.any(axis=-1) & ~np.asarray(broken)
         untouched = self._as_if == "site" and self._similarity == "dot"
-        masked = np.where(seen, a.need("masked")[0], -np.inf)
-        sink, softcap = self._sink, a.site.softcap
         return Ways(
             product=product,
             divided=divided,
-            unscaled=_logits(product, softcap, bias, sink),
-            scaled=log_softmax(masked, sink) if untouched else _logits(divided, softcap, bias, sink),
             seen=seen,
             real=real,
             size=self._size,
             bias=bias,
-            sink=sink,
-            softcap=softcap,
+            sink=self._sink,
+            softcap=a.site.softcap,
+            own=a.need("masked")[0].astype(np.float64) if untouched else None,
         )
 
 
 def in_blocks(
-    trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot"
+    trace: Trace, site: int, as_if: AsIf = "site", similarity: Similarity = "dot", head: int | None = None
 ) -> Iterator[tuple[int, int, Ways]]:
     """`both_ways` for a few heads, or some rows of one head, at a time: limits the memory for a long text.
 
+    With `head`, that head alone; nothing if there is none.
+
     Yields:
-        The first head, the first row, and these rows of these heads; all rows of a head before the next.
+        The first head, the first row, and these rows of these heads, without keys at either end that none of them sees;
+        all rows of a head before the next.
     """
     a = trace.attentions[site]
     shape = next((x.shape for x in (a.weights, a.masked, a.scores) if x is not None), (1, 1, 1, 1))
-    step = max(1, BLOCK // max(1, shape[2] * shape[3]))
-    for start in range(0, max(shape[1], 1), step):
+    step = max(1, BLOCK // max(1, shape[2] * shape[3])) if head is None else 1
+    for start in range(0, max(shape[1], 1), step) if head is None else range(head, min(head + 1, shape[1])):
         sides = Sides(trace, site, as_if, similarity, slice(start, start + step))
         for rows in sides.rows():
-            yield start, rows.start, sides.ways(rows)
+            yield start, rows.start, sides.ways(rows, cut=True)
 
 
 def _some(a: Attention, heads: slice) -> Attention:
@@ -202,6 +223,37 @@ def _rows(a: Attention, rows: slice) -> Attention:
     )  # fmt: skip
 
 
+def _keys(a: Attention, keys: slice) -> Attention:
+    """Some keys of the stages of an attention."""
+
+    def cut(array: Array | None) -> Array | None:
+        return None if array is None else array[..., keys]
+
+    return replace(
+        a, scores=cut(a.scores), scaled=cut(a.scaled), capped=cut(a.capped), masked=cut(a.masked),
+        weights=cut(a.weights),
+    )  # fmt: skip
+
+
+def _seen_of(a: Attention, product: Array) -> slice:
+    """From the first to the last key that may be visible from some row; all where a score is NaN.
+
+    A key is left out where its largest masked score is below the smallest score before the mask by what hides a key.
+    """
+    masked = a.need("masked")[0]
+    if not masked.size or np.isnan(product.max()):
+        return slice(None)
+    if a.capped is not None or a.site.softcap:
+        least = float(a.need("capped")[0].min())
+    elif a.site.scale is None:
+        least = float(a.need("scaled")[0].min())
+    else:
+        ends = np.array([product.min(), product.max()], np.float64)
+        least = float(np.multiply.outer(ends, np.asarray(a.site.scale, np.float64)).min())
+    seen = np.flatnonzero(~(masked.max(axis=(0, 1)) <= HIDDEN + least - 1.0))
+    return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(None)
+
+
 def scale_notes(trace: Trace, site: int, size: int | None) -> list[str]:
     """Notes on a site's scale: no scale, an unusual one, or not known; empty if it is 1/sqrt(d_k)."""
     scale, label = trace.attentions[site].site.scale, trace.labels[site]
@@ -224,11 +276,6 @@ def scale_in_words(attention: Attention, size: int | None, as_if: AsIf) -> str:
     if size is not None and (as_if == "sqrt" or (isinstance(scale, float) and np.isclose(scale, size**-0.5, 1e-3))):
         return f"1/sqrt({size})"
     return f"{scale:.4g}" if isinstance(scale, float) else "its scale"
-
-
-def _logits(scores: Array, softcap: float | None, bias: Array, sink: Array | None) -> Array:
-    with np.errstate(invalid="ignore"):
-        return log_softmax(capped(scores, softcap) + bias, sink)
 
 
 def _product(a: Attention) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -179,37 +179,56 @@ def run(model: OpenModel, texts: Sequence[Tokens], wanted: Wanted, size: int = S
     if len(texts) <= FEW:
         yield from (one([at]) for at in order)
         return
+    shared = model.sessions.batches is not False and (yield from _in_lanes(model, one, cut))
+    if not shared:
+        for single in (one([at]) for at in order):
+            yield replace(single, notes=(*single.notes, ALONE))
+
+
+def _in_lanes(
+    model: OpenModel, one: Callable[[Sequence[int]], Batch], parts: Iterator[list[int]]
+) -> Generator[Batch, None, bool]:
+    """Run batches, on the CPU several at once, and one more while a batch is looked at: no lane waits for that.
+
+    Args:
+        model: The model.
+        one: Runs a batch.
+        parts: Which texts share one, the shortest first.
+
+    Yields:
+        The first, which shows whether texts can share one unless that is known; then from the longest texts on.
+
+    Returns:
+        Whether they can; if not, nothing was yielded.
+    """
     sessions = model.sessions
-    if sessions.batches is not False:
-        first = next(cut)
-        rest = reversed(list(cut))  # the longest texts first: what runs last, beside nothing else, is short
-        unsure = sessions.batches is None and len(first) > 1
-        alone = [one([first[at]]) for at in (0, -1)] if unsure else [one(first)]
-        lanes = sessions.lanes() if alone[0].device == "cpu" else 1
-        ahead: deque[Future[Batch]] = deque()
-        pool = ThreadPoolExecutor(lanes, "attnx-batch")
-        try:
-            # One more than run at once, and one more while a batch is looked at: no lane waits for that. Beside a batch
-            # that must show first that texts can share one, as many as there are cores left.
-            begun = 0 if lanes == 1 else lanes - 1 if unsure else lanes + 1
-            ahead.extend(pool.submit(one, part) for part in islice(rest, begun))
-            done = _agreeing(one, first, alone) if unsure else alone[0]
-            if unsure:
-                sessions.batches = done is not None
-            if done is not None:
-                ahead.extend(pool.submit(one, part) for part in islice(rest, 0 if lanes == 1 else lanes + 1 - begun))
-                yield done
-                for part in rest:
-                    if lanes > 1:
-                        ahead.append(pool.submit(one, part))
-                    yield ahead.popleft().result() if ahead else one(part)
-                while ahead:
-                    yield ahead.popleft().result()
-                return
-        finally:
-            pool.shutdown(cancel_futures=True)
-    for single in (one([at]) for at in order):
-        yield replace(single, notes=(*single.notes, ALONE))
+    first = next(parts)
+    rest = reversed(list(parts))  # the longest texts first: what runs last, beside nothing else, is short
+    unsure = sessions.batches is None and len(first) > 1
+    alone = [one([first[at]]) for at in (0, -1)] if unsure else [one(first)]
+    lanes = sessions.lanes() if alone[0].device == "cpu" else 1
+    ahead: deque[Future[Batch]] = deque()
+    pool = ThreadPoolExecutor(lanes, "attnx-batch")
+    try:
+        # One more than run at once; beside a batch that must show something first, as many as there are cores left.
+        begun = 0 if lanes == 1 else lanes - 1 if unsure else lanes + 1
+        ahead.extend(pool.submit(one, part) for part in islice(rest, begun))
+        done = _agreeing(one, first, alone) if unsure else alone[0]
+        if unsure:
+            sessions.batches = done is not None
+        if done is None:
+            return False
+        ahead.extend(pool.submit(one, part) for part in islice(rest, 0 if lanes == 1 else lanes + 1 - begun))
+        yield done
+        for part in rest:
+            if lanes > 1:
+                ahead.append(pool.submit(one, part))
+            yield ahead.popleft().result() if ahead else one(part)
+        while ahead:
+            yield ahead.popleft().result()
+        return True
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _agreeing(one: Callable[[Sequence[int]], Batch], part: Sequence[int], alone: Sequence[Batch]) -> Batch | None:

@@ -26,6 +26,8 @@ SUMS = "rows sum to 1"
 """The name of that check."""
 _HIDDEN = -1000.0
 """A number added to a cell to hide it is below this, where it is not minus infinity."""
+_CACHED = 1 << 16
+"""Of large matrices, so many cells are compared at once: they stay in a processor's cache."""
 
 
 def difference(got: Array, want: Array) -> float:
@@ -46,18 +48,23 @@ def _indices(array: Array) -> list[Index]:
     """All of an array together, or some rows at a time of a large one: temporary arrays are float64."""
     if array.ndim < 2 or array.size <= formula.AT_ONCE:
         return [(...,)]
-    return list(formula.blocks(array.shape))
+    return list(formula.blocks(array.shape, min(_CACHED, formula.AT_ONCE)))
 
 
 def _gap(got: Array, want: Array) -> tuple[float, float]:
     """Largest difference where `want` is finite, and the largest of `want` there."""
-    finite = np.isfinite(want)
-    if not finite.any():
+    if not want.size:
         return 0.0, 0.0
-    if not finite.all():
+    most, least = want.max(), want.min()  # NaN if there is one
+    if not np.isfinite(most) or not np.isfinite(least):
+        finite = np.isfinite(want)
+        if not finite.any():
+            return 0.0, 0.0
         got, want = got[finite], want[finite]
-    gap = float(np.abs(np.subtract(got, want, dtype=np.float64)).max())
-    return float("inf") if np.isnan(gap) else gap, float(np.abs(want).max())
+        most, least = want.max(), want.min()
+    apart = np.subtract(got, want, dtype=np.float64)
+    gap = max(float(apart.max()), -float(apart.min()))
+    return float("inf") if np.isnan(gap) else gap, max(float(most), -float(least))
 
 
 def attentions(
@@ -134,8 +141,8 @@ def _check(
             total = weights.sum(axis=-1)
         if masked is not None:
             if masked.shape == weights.shape and masked.size > formula.AT_ONCE:
-                cuts = list(formula.blocks(masked.shape))  # shares are at most 1, so that no size enters
-                off = max(difference(weights[at], _own(site, masked[at], total[at])) for at in cuts)
+                # Shares are at most 1, so that no size enters.
+                off = max(difference(weights[at], _own(site, masked[at], total[at])) for at in _indices(masked))
                 checks.append(Check("weights = softmax(masked)", off, tolerance))
             else:
                 compare("weights = softmax(masked)", weights, _own(site, masked, total))
@@ -168,13 +175,13 @@ def _product_missed(query: Array, key: Array, scores: Array) -> float:
     if scores.size <= formula.AT_ONCE:
         return difference(formula.scores(query, key), scores)
     wide = formula.repeat_heads(key, query.shape[1])
-
-    def rows(at: Index) -> Array:
-        batch, head, some = at
-        found: Array = formula.scores(query[batch, head, some][None, None], wide[batch, head][None, None])[0, 0]
-        return found
-
-    return _relative(rows, scores)
+    gap, size = 0.0, 1.0
+    for batch, head in np.ndindex(*scores.shape[:2]):
+        want = scores[batch, head]
+        for at, product in formula.products(query[batch, head], wide[batch, head]):
+            one, other = _gap(product.astype(np.float32), want[at])
+            gap, size = max(gap, one), max(size, other)
+    return gap / size
 
 
 def _scale_missed(scores: Array, scale: float | tuple[float, ...], scaled: Array) -> float:
@@ -238,7 +245,8 @@ def _own(site: Site, masked: Array, total: Array) -> Array:
     rest = np.ones_like(total, bool) if site.sink else formula.sees_nothing(masked)
     if rest.any():
         own = np.where(rest[..., None], own * total[..., None], own)
-    return np.where(total[..., None] == 0, np.float32(0.0), own)
+    nothing = total == 0
+    return np.where(nothing[..., None], np.float32(0.0), own) if nothing.any() else own
 
 
 def _changed(site: Site) -> bool:
@@ -303,7 +311,7 @@ def _factor_missed(masked: Array, before: Array, weights: Array | None) -> float
     apart = left = rest = power = cross = 0.0
     size, free = 1.0, 0
     with np.errstate(all="ignore"):
-        if not any(_added_to(*one)[0].any() for one in _matrices(masked, before, seen_by)):
+        if not any(_adds(*one) for one in _matrices(masked, before, seen_by)):
             return 0.0  # nothing is added to visible cells, as if there were no mask
         for one in _matrices(masked, before, seen_by):
             gaps, seen, count = _added_to(*one)
@@ -329,6 +337,16 @@ def _matrices(masked: Array, before: Array, weights: Array | None) -> Iterator[t
     """All matrices together, or some rows at a time if they are large."""
     for at in _indices(masked):
         yield masked[at], before[at], None if weights is None else weights[at]
+
+
+def _adds(masked: Array, before: Array, weights: Array | None) -> bool:
+    """Whether anything is added to visible cells, apart from a constant per row."""
+    if masked.dtype == before.dtype:
+        gap = masked - before
+        # Each cell is as it was, or plainly hidden: most often so, and seen with less work.
+        if ((masked == before) | (gap < 2 * _HIDDEN)).all():
+            return False
+    return bool(_added_to(masked, before, weights)[0].any())
 
 
 def _added_to(masked: Array, before: Array, weights: Array | None) -> tuple[Array, Array, Array]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.origins import streams
-from attnx.graph.axes.paths import above
+from attnx.graph.axes.paths import above, depends
 from attnx.records import Component
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Componen
 
     A cross-attention belongs to a decoder if no other attention uses its output as keys or values: two streams that
     take turns (LXMERT, Grounding DINO), and global tokens that gather for local ones (Pegasus-X), belong to an encoder.
+    So does one whose output joins the stream that it attends to, and not the one that asks (global queries of GCViT).
     With the decoder's cross-attentions goes what feeds their queries but not their keys, and everything after them.
     What feeds only their keys is the encoder's, even where it hides the future. Without a cross-attention, hiding the
     future makes a decoder.
@@ -41,7 +43,11 @@ def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Componen
     own = {p.query: above(graph, [p.query]) for p in parts if crosses and not p.cross}
     # What a self-attention attends to besides its own stream: global tokens among the keys of local ones.
     looks |= {j: above(graph, p.sources) - own[p.query] for j, p in enumerate(parts) if crosses and not p.cross}
-    ends = [i for i in crosses if not _looked_at(parts, looks, i) and not _mutual(graph, parts, i)]
+    ends = [
+        i
+        for i in crosses
+        if not (_looked_at(parts, looks, i) or _mutual(graph, parts, i) or _joins(graph, parts[i].out, looks[i]))
+    ]
     in_keys: set[str] = set().union(*(looks[i] for i in ends))
     # For the queries, only what passes through no earlier cross-attention, which carries all that it attended to.
     stop = {parts[i].out for i in ends}
@@ -62,6 +68,27 @@ def components(graph: Graph, parts: Sequence[Part], count: int) -> list[Componen
 def _looked_at(parts: Sequence[Part], looks: Mapping[int, set[str]], i: int) -> bool:
     """Whether the output of a cross-attention is attended to by another, or by a self-attention of another stream."""
     return any(j != i and parts[i].out and parts[i].out in made_of for j, made_of in looks.items())
+
+
+def _joins(graph: Graph, out: str, attended: set[str]) -> bool:
+    """Whether what an attention gives is first added to what its keys or values are made of."""
+    reached, heap = {out}, [(graph.position(node), node.output[0]) for node in graph.consumers(out)] if out else []
+    heapq.heapify(heap)
+    while heap:
+        _, name = heapq.heappop(heap)
+        node = graph.producer(name)
+        if node is None or name in reached or node.op_type in ("Shape", "Size"):
+            continue
+        if node.op_type in ("Add", "Sum", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"):
+            others = [n for n in node.input if n and n not in reached and depends(graph, n)]
+            if others:
+                return not attended.isdisjoint(others)
+        for made in filter(None, node.output):
+            reached.add(made)
+            for reader in graph.consumers(made):
+                first = next(o for o in reader.output if o)
+                heapq.heappush(heap, (graph.position(reader), first))
+    return False
 
 
 def _mutual(graph: Graph, parts: Sequence[Part], i: int) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnx.graph.fact import UNKNOWN
 from attnx.records import Array
-from attnx.sites.carrying import Carrier, Outputs, Rule
+from attnx.sites.carrying import Carrier, Outputs, Rule, narrowed, widened
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -65,16 +67,63 @@ def _matmul(c: Carrier, node: NodeProto, a: dict[str, Any]) -> Outputs:
     array, turned = (left, a.get("transA")) if left is not None else (right, a.get("transB"))
     if array is None or array.ndim < 2:
         return ()
+    if node.op_type == "MatMul":
+        is_left = left is not None
+        at = array.ndim - (1 if is_left else 2)
+        picked = _picked(
+            c, *((first, second) if is_left else (second, first)), [at], [at],
+            np.matmul if is_left else lambda tokens, ones: np.matmul(ones, tokens),
+        )  # fmt: skip
+        if picked is not None:
+            return (picked,)
     made = c.summed(array.swapaxes(-1, -2) if turned else array, -1 if left is not None else -2)
     return () if made is None or made.ndim > rank else (made.reshape((1,) * (rank - made.ndim) + made.shape),)
 
 
+def _picked(
+    c: Carrier, live: str, other: str, along: Sequence[int], over: Sequence[int], multiply: Callable[..., Array]
+) -> Array | None:
+    """The tokens of a product whose every sum has a single part that is not 0 (a permutation): the cell that it picks.
+
+    Args:
+        c: What is known.
+        live: The operand that stands for tokens.
+        other: The matrix.
+        along: The axes of `live` that the matrix has too.
+        over: Those that are summed over.
+        multiply: The product of `live` and the matrix.
+
+    Returns:
+        None where sums have several parts, the matrix is not known, or no tokens stand along what is summed over.
+    """
+    array, shape = c.held[live], c.shape(live)
+    if shape is None or all(array.shape[i] == 1 for i in over):
+        return None
+    value = c.facts.get(other, UNKNOWN).value
+    value = c.graph.known(other) if value is None else value
+    if value is None:
+        return None
+    tokens, ones = widened(array, {i: shape[i] for i in along}).astype(np.float64), (value != 0).astype(np.float64)
+    if multiply(np.ones_like(tokens), ones).max() > 1:
+        return None
+    return narrowed(np.rint(multiply(tokens, ones)).astype(np.int64))
+
+
 def _einsum(c: Carrier, node: NodeProto, a: dict[str, Any]) -> Outputs:
     terms, _, out = str(a.get("equation", "")).replace(" ", "").partition("->")
-    live = [(letters, c.held[n]) for letters, n in zip(terms.split(","), node.input, strict=False) if n in c.held]
-    if len(live) != 1 or "." in terms or len(live[0][0]) != live[0][1].ndim:
+    parts = list(zip(terms.split(","), node.input, strict=False))
+    live = [(letters, name) for letters, name in parts if name in c.held]
+    if len(live) != 1 or "." in terms or len(live[0][0]) != c.held[live[0][1]].ndim:
         return ()
-    letters, array = live[0]
+    letters, array = live[0][0], c.held[live[0][1]]
+    for theirs, other in parts:
+        if other == live[0][1] or len(parts) != 2:
+            continue
+        along, equation = [i for i, letter in enumerate(letters) if letter in theirs], f"{letters},{theirs}->{out}"
+        over = [i for i in along if letters[i] not in out]
+        picked = _picked(c, live[0][1], other, along, over, lambda *pair, e=equation: np.einsum(e, *pair))
+        if picked is not None:
+            return (picked,)
     for at, letter in enumerate(letters):
         if letter not in out:
             summed = c.summed(array, at)

@@ -108,9 +108,10 @@ def _arriving(
         if "context" in site.places:
             contexts.setdefault(site.places["context"].value, []).append(site)
     found: dict[tuple[int, str], _Seen] = {}
-    for node in graph.nodes:
-        _carry(carrier, node)
-        for name in node.output:
+    for node, outline in graph.outlined:
+        if not carrier.held.keys().isdisjoint(outline.inputs):
+            _carry(carrier, node)
+        for name in outline.outputs:
             for site in contexts.get(name, ()):
                 _attended(carrier, site)
     for site in sites:
@@ -125,8 +126,6 @@ def _arriving(
 
 def _carry(carrier: Carrier, node: NodeProto) -> None:
     """Work out the tokens of a node's outputs, from those of its inputs."""
-    if carrier.held.keys().isdisjoint(node.input):
-        return
     rule = _RULES.get(node.op_type, mixing.in_place)
     try:
         made = rule(carrier, node, attributes(node))

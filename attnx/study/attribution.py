@@ -55,6 +55,8 @@ class Attribution:
     missed: float
     """What the other parts do not explain: rounding."""
     notes: tuple[str, ...] = ()
+    capped: bool = False
+    """Whether the model's own value is behind a softcap."""
 
     @property
     def what(self) -> str:
@@ -158,6 +160,7 @@ def attribution(
         float(difference(found.constant)),
         float(difference(found.missed)),
         tuple(running.notes),
+        found.capped,
     )
 
 

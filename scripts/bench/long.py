@@ -69,6 +69,9 @@ def child(path: str, name: str, length: int, folder: str, layers: str) -> None:
     if name == "bare":
         bare(path, length)
     else:
+        from attnx.cli.process import one_thread
+
+        one_thread()
         from attnx.cli import app
 
         put = {"MODEL": path, "@LAST": f"@{length - 1}"}

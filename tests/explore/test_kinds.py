@@ -80,6 +80,7 @@ def test_the_command_feeds_what_it_was_given(monkeypatch: pytest.MonkeyPatch) ->
 
     class Looked:
         return_code = None
+        crash = None
 
         def __init__(self, desk: Desk, worded: Callable[[str], str]) -> None:
             seen.append(desk)

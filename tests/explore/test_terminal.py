@@ -141,17 +141,33 @@ def test_bytes_that_are_no_text_are_ignored(terminal: Terminal) -> None:
     assert b"Traceback" not in terminal.said
 
 
-def test_a_crash_of_ours_restores_the_terminal_and_shows_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "raised", "code", "said", "traceback"),
+    [
+        ("attnx.explore.panes.grid", "RuntimeError('a bug of ours')", 1, b"a bug of ours", True),
+        ("attnx.explore.desk.Desk.effects", "RuntimeError('a bug of ours')", 1, b"a bug of ours", True),
+        ("attnx.explore.desk.Desk.effects", "MemoryError()", 5, b"there is not enough memory for this", False),
+        ("textual.drivers.linux_driver.XTermParser", "RuntimeError('a bug of theirs')", 1, b"a bug of theirs", True),
+    ],
+    ids=["drawing", "a run of the model", "memory", "the keyboard"],
+)
+def test_a_crash_restores_the_terminal_and_shows_itself(
+    where: str, raised: str, code: int, said: bytes, traceback: bool, tmp_path: Path
+) -> None:
+    module, _, name = where.rpartition(".")
+    owner = module if not module[module.rfind(".") + 1].isupper() else module.rpartition(".")[0]
     (tmp_path / "sitecustomize.py").write_text(
-        "import attnx.explore.panes as panes\n"
-        "def broken(*_):\n    raise RuntimeError('a bug of ours')\n"
-        "panes.grid = broken\n",
-        encoding="utf-8",
+        f"import {owner}\ndef broken(*_):\n    raise {raised}\n{module}.{name} = broken\n", encoding="utf-8"
     )
     old = os.environ.get("PYTHONPATH", "")
     with contextlib.closing(Terminal(PYTHONPATH=f"{tmp_path}{os.pathsep}{old}")) as one:
-        assert one.over() not in (0, None)
-        assert b"a bug of ours" in one.said
+        if name == "effects":
+            one.wait(b"help")
+            one.wait(b"tired")
+            one.press("a")
+        assert one.over() == code
+        assert said in one.said
+        assert (b"Traceback" in one.said) is traceback
         assert one.restored
 
 

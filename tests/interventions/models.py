@@ -36,9 +36,13 @@ class Kind:
     joined: str = "branches"
     """How a parallel layer is summed: branches, (m + a) + x; stream, (x + a) + m; at once, Sum(x, a, m); one of
     `SIGNS`; or turned, m - (x + a), which numpy does not follow. In other layers, subtracted: x - a, then x - m; late,
-    (x + a) + c; early, (x + c) + a; grown, 1.3 x + a; clamped, x + a within what half precision can hold."""
+    (x + a) + c; early, (x + c) + a; clamped, x + a within what half precision can hold."""
     scale: str = ""
     """What a sublayer's output is multiplied with before it is added: number, or features (a stored vector)."""
+    kept: float = 1.0
+    """What the stream is multiplied with where a sublayer's output is added to it (DeepNorm, in post-norm models)."""
+    macaron: bool = False
+    """Whether half of an MLP comes before the attention (Conformer); with `closed`, a norm closes each layer."""
     closed: bool = False
     """Whether a post-norm model ends with a norm of its own, behind the last layer's."""
     written: bool = False
@@ -91,6 +95,11 @@ def weights(kind: Kind, seed: int = 0) -> dict[str, Array]:
         w[f"{layer}down"], w[f"{layer}downb"] = rng.normal(size=(INNER, WIDTH)) / 4, rng.normal(size=WIDTH) / 3
         w[f"{layer}scales"] = np.linspace(0.3, 1.6, 2 * WIDTH).reshape(2, WIDTH)
         w[f"{layer}shifts"] = np.linspace(-1, 1, 2 * WIDTH).reshape(2, WIDTH)
+        more = np.random.default_rng(100 + layer)
+        for name, shape in (("firstup", (WIDTH, INNER)), ("firstdown", (INNER, WIDTH)), ("firstupb", (INNER,))):
+            w[f"{layer}{name}"] = more.normal(size=shape) / 3
+        w[f"{layer}firstdownb"], w[f"{layer}firstb"] = more.normal(size=(2, WIDTH)) / 3
+        w[f"{layer}firstg"] = 1 + more.normal(size=WIDTH) / 4
         w[f"{layer}sink"] = rng.normal(size=HEADS)
         w[f"{layer}pk"], w[f"{layer}pq"] = rng.normal(size=(2, SIZE, LONGEST)) / 4
         for name in norms:
@@ -139,6 +148,8 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
     w = {name: a.astype(np.float64) for name, a in w32.items()}
     x = hook("given", 0, w["table"][ids] + w["places"][: ids.shape[1]])
     for layer in range(kind.layers):
+        if kind.macaron:
+            x = x + 0.5 * hook("first mlp", layer, _mlp(w, f"{layer}first", _norm(kind, w, f"{layer}first", x)))
         a = hook(
             "attention",
             layer,
@@ -148,27 +159,28 @@ def run(kind: Kind, w32: dict[str, Array], ids: Array, mask: Array, hook: Hook =
             a = _norm(kind, w, f"{layer}behind1", a)
         plus, times = signs(kind)
         a = a * factor(kind, w, layer, 0)
-        middle = _grown(kind, x, w, layer, 0) + plus * a
+        middle = _kept_in(kind, x, w, layer, 0) + plus * a
         if kind.posts[0]:
             middle = _norm(kind, w, f"{layer}in", middle)
         before = x if kind.parallel else middle
         inner = before if kind.posts[1] else _norm(kind, w, f"{layer}mid", before)
-        inner = np.maximum(inner @ w[f"{layer}up"] + w[f"{layer}upb"], 0)
-        m = hook("mlp", layer, inner @ w[f"{layer}down"] + w[f"{layer}downb"])
+        m = hook("mlp", layer, _mlp(w, f"{layer}", inner))
         if kind.norm == "sandwich":
             m = _norm(kind, w, f"{layer}behind2", m)
-        x = _grown(kind, middle, w, layer, 1) + times * m * factor(kind, w, layer, 1)
+        middle = middle if kind.parallel else _kept_in(kind, middle, w, layer, 1)
+        x = middle + times * m * factor(kind, w, layer, 1)
         if kind.posts[1]:
             x = _norm(kind, w, f"{layer}mid", x)
+        if kind.macaron and kind.closed:
+            x = _norm(kind, w, f"{layer}behind1", x)
         x = hook("residual", layer, x)
     return head(kind, w, x)
 
 
-def _grown(kind: Kind, x: Array, w: dict[str, Array], layer: int, sublayer: int) -> Array:
+def _kept_in(kind: Kind, x: Array, w: dict[str, Array], layer: int, sublayer: int) -> Array:
     """The stream before something is added, with the constants that shift or scale it."""
-    if kind.joined in ("late", "early"):
-        return x + w[f"{layer}shifts"][sublayer]
-    return 1.3 * x if kind.joined == "grown" else x
+    x = kind.kept * x
+    return x + w[f"{layer}shifts"][sublayer] if kind.joined in ("late", "early") else x
 
 
 def head(kind: Kind, w: dict[str, Array], x: Array) -> Array:
@@ -179,6 +191,11 @@ def head(kind: Kind, w: dict[str, Array], x: Array) -> Array:
         x = x[:, -1:]
     logits = x @ w["head"] + w["headb"]
     return logits if kind.cap is None else kind.cap * np.tanh(logits / kind.cap)
+
+
+def _mlp(w: dict[str, Array], name: str, x: Array) -> Array:
+    inner = np.maximum(x @ w[f"{name}up"] + w[f"{name}upb"], 0)
+    return np.asarray(inner @ w[f"{name}down"] + w[f"{name}downb"])
 
 
 def _attend(kind: Kind, w: dict[str, Array], layer: int, x: Array, mask: Array, hook: Hook) -> Array:
@@ -254,7 +271,7 @@ def edited(
     )
 
     def hook(name: str, layer: int, array: Array) -> Array:
-        if name != at or (layers is not None and layer not in layers):
+        if at not in (name, name.removeprefix("first ")) or (layers is not None and layer not in layers):
             return array
         cells = picked(name, array.shape, heads, queries, keys)
         if what == "zero":
@@ -437,10 +454,11 @@ class Graph:
         joined = self.op("Reshape", self.op("Transpose", split, perm=[0, 2, 1, 3]), self.ints(0, 0, HEADS * SIZE))
         return self.linear(joined, f"{layer}o", f"{layer}ob")
 
-    def mlp(self, layer: int, x: str) -> str | list[str]:
-        inner = self.op("Relu", self.linear(x, f"{layer}up", f"{layer}upb"))
+    def mlp(self, layer: int, x: str, first: str = "") -> str | list[str]:
+        name = f"{layer}{first}"
+        inner = self.op("Relu", self.linear(x, f"{name}up", f"{name}upb"))
         if not self.kind.experts:
-            return self.linear(inner, f"{layer}down", f"{layer}downb")
+            return self.linear(inner, f"{name}down", f"{name}downb")
         halves = np.split(self.w[f"{layer}down"], 2)
         ends = [self.ints(0), self.ints(INNER // 2), self.ints(INNER)]
         parts = []
@@ -510,6 +528,9 @@ def _bias(g: Graph) -> None:
 def _layers(g: Graph, x: str) -> str:
     kind = g.kind
     for layer in range(kind.layers):
+        if kind.macaron:
+            half = g.op("Mul", g.mlp(layer, g.norm(f"{layer}first", x), "first"), np.float32(0.5))
+            x = g.op("Add", x, half)
         a = g.attend(layer, x if kind.posts[0] else g.norm(f"{layer}in", x))
         a = g.norm(f"{layer}behind1", a) if kind.norm == "sandwich" else a
         a = g.op("Mul", a, factor(kind, g.w, layer, 0)) if kind.scale else a
@@ -526,7 +547,7 @@ def _layers(g: Graph, x: str) -> str:
                 "turned": lambda x, a, m: g.op("Sub", m, g.op("Add", x, a)),
                 "difference": lambda x, a, m: g.op("Add", g.op("Sub", m, a), x),
             }
-            x = sums[kind.joined](x, a, m)
+            x = sums[kind.joined](_kept(g, x), a, m)
             continue
         x = _sum(g, layer, 0, x, a)
         x = g.norm(f"{layer}in", x) if kind.posts[0] else x
@@ -535,23 +556,27 @@ def _layers(g: Graph, x: str) -> str:
             m = g.norm(f"{layer}behind2", m) if kind.norm == "sandwich" else m
             x = _sum(g, layer, 1, x, g.op("Mul", factor(kind, g.w, layer, 1), m) if kind.scale else m)
         x = g.norm(f"{layer}mid", x) if kind.posts[1] else x
+        x = g.norm(f"{layer}behind1", x) if kind.macaron and kind.closed else x
     return x if kind.norm == "post" and not kind.closed else g.norm("end", _picked(g, x))
 
 
 def _sum(g: Graph, layer: int, sublayer: int, x: str, added: str) -> str:
     """The stream with what a sublayer adds, as the kind joins them."""
     how, shift = g.kind.joined, g.w[f"{layer}shifts"][sublayer]
+    x = _kept(g, x)
     if how == "late":
         return g.op("Add", g.op("Add", x, added), shift)
     if how == "early":
         return g.op("Add", g.op("Add", shift, x), added)
-    if how == "grown":
-        return g.op("Add", added, g.op("Mul", x, np.float32(1.3)))
     if how == "clamped":
         return g.op("Clip", g.op("Add", x, added), np.float32(-6e4), np.float32(6e4))
     if how == "subtracted":
         return g.op("Sub", x, added)
     return g.op("Add", *((added, x) if sublayer else (x, added)))
+
+
+def _kept(g: Graph, x: str) -> str:
+    return x if g.kind.kept == 1 else g.op("Mul", x, np.float32(g.kind.kept))
 
 
 def _picked(g: Graph, x: str) -> str:
@@ -668,8 +693,6 @@ MORE: dict[str, Kind] = {
     "late, written": Kind(joined="late", written=True),
     "late, post": Kind(joined="late", norm="post", causal=False, low=LOWEST),
     "early": Kind(joined="early"),
-    "grown": Kind(joined="grown"),
-    "grown, post": Kind(joined="grown", norm="post", causal=False, low=LOWEST),
     "clamped": Kind(joined="clamped", rms=True),
     "clamped, one layer": Kind(joined="clamped", layers=1),
     "late, one layer": Kind(joined="late", layers=1),
@@ -678,6 +701,16 @@ MORE: dict[str, Kind] = {
     "mixed, one layer": Kind(norm="mixed", layers=1),
     "two experts, one by one": Kind(experts=True, apart=True, layers=3),
     "two experts, one by one, rms": Kind(experts=True, apart=True, rms=True),
+    "macaron": Kind(macaron=True),
+    "macaron, written": Kind(macaron=True, written=True, scale="features", layers=3),
+    "macaron, subtracted": Kind(macaron=True, rms=True, joined="subtracted"),
+    "macaron, parallel": Kind(macaron=True, parallel=True),
+    "conformer": Kind(macaron=True, closed=True, causal=False, low=LOWEST),
+    "kept in part": Kind(kept=0.7),
+    "kept in part, written": Kind(kept=1.3, written=True, joined="subtracted", scale="features"),
+    "kept in part, parallel": Kind(kept=0.7, parallel=True),
+    "kept in part, parallel, one by one": Kind(kept=0.7, parallel=True, joined="stream", rms=True),
+    "deep norm": Kind(kept=1.4, norm="post", causal=False, low=LOWEST),
     "scaled": Kind(scale="number"),
     "scaled by features, rms": Kind(scale="features", rms=True),
     "scaled, parallel": Kind(scale="features", parallel=True),

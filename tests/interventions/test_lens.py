@@ -13,11 +13,16 @@ from attnx.errors import InputError, UnsupportedError
 from attnx.interventions.attribute import attribute
 from attnx.interventions.lens import lens
 from attnx.interventions.running import Intervening
+from tests import graphs
 from tests.interventions import models
 
 Array = np.ndarray
 KINDS = models.KINDS | models.MORE
-PLAIN = [n for n, kind in KINDS.items() if not any(kind.posts) and kind.joined not in ("late", "early", "grown")]
+PLAIN = [
+    name
+    for name, kind in KINDS.items()
+    if not any(kind.posts) and name != "conformer" and kind.kept == 1 and kind.joined not in ("late", "early")
+]
 
 
 def opened(kind: models.Kind, folder: Path) -> tuple[Intervening, dict[str, Array], dict[str, Array]]:
@@ -84,7 +89,8 @@ def parts(
         plus, times = plus * models.factor(kind, w, layer, 0), times * models.factor(kind, w, layer, 1)
         heads.append(logit(plus * each))
         biases.append(logit(plus * bias))
-        mlps.append(logit(times * mlp))
+        first = 0.5 * known["first mlp", layer][row, at] if kind.macaron else np.zeros(models.WIDTH)
+        mlps.append(logit(times * mlp + first))
     bare = models.run(replace(kind, cap=None, every=True), w32, feed["input_ids"], feed["attention_mask"])
     constant = w["headb"][token] + (0.0 if kind.rms else w["endb"] @ column)
     return {
@@ -110,10 +116,40 @@ def test_a_logit_is_the_sum_of_its_parts(name: str, tmp_path: Path) -> None:
     assert np.abs(found.missed).max() <= 1e-4
 
 
-def test_norms_on_the_stream_itself_are_refused_by_name(tmp_path: Path) -> None:
-    all_, _, _ = opened(models.KINDS["post"], tmp_path)
+def test_a_stream_that_is_itself_multiplied_is_refused_by_name(tmp_path: Path) -> None:
+    all_, _, _ = opened(KINDS["kept in part"], tmp_path)
+    with pytest.raises(UnsupportedError, match="more than the sum of what attention and MLP add"):
+        attribute(all_, [(0, 1, 2)])
+
+
+@pytest.mark.parametrize("name", ["post", "conformer"])
+def test_norms_on_the_stream_itself_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    all_, _, _ = opened(KINDS[name], tmp_path)
     with pytest.raises(UnsupportedError, match="norms stand on the residual stream"):
         attribute(all_, [(0, 1, 2)])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("pattern", ["front", "behind", "other shapes"])
+def test_only_a_pattern_that_repeats_begins_a_layer(pattern: str, layers: int, tmp_path: Path) -> None:
+    """An MLP in front of the first attention alone, behind the last alone, or made with other weights than the rest."""
+    g = graphs.G()
+
+    def mlp(x: str, inner: int = 24) -> str:
+        return str(g.op("Add", x, g.linear(str(g.op("Relu", g.linear(x, inner))), 16, inner)))
+
+    x = start = g.input("x", [1, "length", 16])
+    x = x if pattern == "behind" else mlp(x, 20 if pattern == "other shapes" else 24)
+    given = x
+    for layer in range(layers):
+        x = str(g.op("Add", x, graphs.plain(g, x)))
+        x = x if pattern == "other shapes" and layer + 1 == layers else mlp(x)
+    path = g.save(tmp_path, x)
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 5, 16)).astype(np.float32)}
+    (stack,) = Intervening(attnx.open(path, device="cpu"), {"inputs": feed}).points.streams.stacks
+    assert stack.layers[0].given.value == given
+    assert (given == start) is (pattern == "behind")
+    assert [layer.out.value for layer in stack.layers if layer.out is not None][-1] == x
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from attnx.errors import UnsupportedError, UsageError
 from attnx.measure import unscaled
 from attnx.measure.scaling import all_heads, row, strongest, strongest_head, sweep
 from attnx.measure.scaling_theory import numbers, theory
+from attnx.measure.softmax_rows import SoftmaxRows
 from attnx.measure.unscaled import both_ways
 from attnx.records import Attention
 
@@ -189,6 +190,9 @@ def test_strongest_finds_the_row_that_changes_most():
     assert strongest(t) == where
     assert strongest(t, sites=[0])[0] == 0
     assert strongest(t, head=1)[1] == 1
+    assert [(first, w.seen.shape[0]) for first, _, w in unscaled.in_blocks(t, 0, head=1)] == [(1, 1)]
+    with pytest.raises(UnsupportedError, match="no row"):
+        strongest(t, head=2)
 
 
 def test_sweep_by_hand():
@@ -361,3 +365,66 @@ def test_a_few_heads_at_a_time_give_what_all_give(monkeypatch: pytest.MonkeyPatc
     assert again == said
     for part, all_at_once in zip(parts, whole, strict=True):
         np.testing.assert_allclose(part, all_at_once, rtol=1e-12)
+
+
+@pytest.mark.parametrize("hides", [-math.inf, -1e4, -3.4028235e38])
+@pytest.mark.parametrize("more", [{}, {"softcap": 2.0}, {"scale": -0.5}])
+def test_keys_that_no_row_of_a_block_sees_are_left_out(monkeypatch: pytest.MonkeyPatch, hides, more):
+    draw = np.random.default_rng(3)
+    q, k = draw.standard_normal((2, 2, 9, 4)) * 2
+    behind = np.arange(9)[:, None] - np.arange(9)[None, :]
+    t = trace(plain(9), full(q, k, k, np.where((behind >= 0) & (behind < 3), 0.0, hides), **more))
+    monkeypatch.setattr(unscaled, "BLOCK", 18)  # two rows
+    assert [w.seen.shape[-1] for _, _, w in unscaled.in_blocks(t, 0)] == [2, 4, 4, 4, 3] * 2
+    table, cap, scale = all_heads(t), more.get("softcap"), more.get("scale", 0.5)
+    for h in range(2):
+        raw = [[float(q[h, i] @ k[h, j]) for j in range(max(0, i - 2), i + 1)] for i in range(9)]
+        spread = np.std(np.concatenate(raw))
+        assert table.spread.values[0, h].tolist() == pytest.approx([spread, spread * abs(scale)], rel=1e-5)
+
+        def of(row, factor):
+            return softmax([cap * math.tanh(x * factor / cap) if cap else x * factor for x in row])
+
+        before, after = ([of(row, factor) for row in raw] for factor in (1.0, scale))
+        for way, rows in enumerate((before, after)):
+            entropies = [-sum(p * math.log(p) for p in r) for r in rows]
+            assert table.entropy.values[0, h, way] == pytest.approx(sum(entropies) / 9, rel=1e-4)
+            assert table.gradient.values[0, h, way] == pytest.approx(
+                sum(1 - sum(p * p for p in r) for r in rows) / 9, rel=1e-4
+            )
+        kl = [sum(p * math.log(p / u) for p, u in zip(a, b, strict=True)) for a, b in zip(after, before, strict=True)]
+        assert table.divergence.values[0, h] == pytest.approx(sum(kl) / 9, rel=1e-4)
+    a = t.attentions[0]
+    scores = a.scores.copy()
+    scores[0, 0, 1, 8] = np.nan  # hidden, but a row with NaN does not count
+    broken = trace(plain(9), replace(a, scores=scores))
+    assert [w.seen.shape[-1] for _, _, w in unscaled.in_blocks(broken, 0)][:2] == [9, 4]
+    assert not np.concatenate([w.real[0] for _, _, w in unscaled.in_blocks(broken, 0)][:5])[1]
+
+
+def test_rows_are_measured_as_their_weights_are():
+    logits = np.random.default_rng(4).normal(scale=4, size=(2, 2, 5, 6))
+    logits[:, 0, 1, 3:] = -np.inf
+    logits[:, 1, 2] = -np.inf
+    logits[:, 1, 3, 0] = np.nan
+    for sink in (None, np.array([1.5, 30.0]).reshape(2, 1, 1)):
+        shares = np.exp(logits)
+        with np.errstate(invalid="ignore"):
+            shares /= shares.sum(-1, keepdims=True) + (0 if sink is None else np.exp(sink))
+        one, two = (SoftmaxRows(each.copy(), sink) for each in logits)
+        real = np.ones((2, 5), bool)
+        real[1, 2:4] = False
+        a, b = shares
+        sums = a.sum(-1, keepdims=True)
+        with np.errstate(all="ignore"):
+            wanted = {
+                "entropy": -np.where(a > 0, a / sums * np.log(a / sums), 0).sum(-1),
+                "largest": a.max(-1),
+                "gradient": (a * (1 - a)).sum(-1),
+                "kl": np.maximum(np.where(a > 0, a * np.log(a / b), 0).sum(-1), 0),
+                "distance": np.abs(a - b).sum(-1) / 2,
+            }
+        got = [one.entropy(), one.largest(), one.gradient(), one.divergence(two), one.distance(two)]
+        for values, (name, want) in zip(got, wanted.items(), strict=True):
+            np.testing.assert_allclose(values[real], want[real], rtol=1e-9, atol=1e-14, err_msg=name)
+            assert np.isnan(values[1, 3])

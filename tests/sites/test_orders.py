@@ -457,6 +457,50 @@ def test_a_graph_of_one_length(tmp_path: Path) -> None:
     assert named(traced(path, 9).queries_of(one)) == standing(path, query, 9)
 
 
+SHUFFLED = [4, 0, 7, 2, 8, 1, 3, 6, 5]
+
+
+def by_product(g: G, x: str) -> str:
+    return str(g.op("MatMul", g.const(np.eye(9, dtype=np.float32)[SHUFFLED]), x))
+
+
+def by_product_from_the_right(g: G, x: str) -> str:
+    turned = g.op("MatMul", g.op("Transpose", x, perm=[0, 2, 1]), g.const(np.eye(9, dtype=np.float32)[SHUFFLED].T))
+    return str(g.op("Transpose", turned, perm=[0, 2, 1]))
+
+
+def by_einsum(g: G, x: str) -> str:
+    return str(g.op("Einsum", x, g.const(np.eye(9, dtype=np.float32)[SHUFFLED]), equation="bnd,mn->bmd"))
+
+
+def by_product_less_one(g: G, x: str) -> str:
+    """A row of zeros: no token stands there."""
+    ones = np.eye(9, dtype=np.float32)[SHUFFLED]
+    ones[3] = 0
+    return str(g.op("MatMul", g.const(ones), x))
+
+
+def by_product_scaled(g: G, x: str) -> str:
+    return str(g.op("MatMul", g.const((np.diag(np.linspace(0.5, 2, 9))[SHUFFLED]).astype(np.float32)), x))
+
+
+@pytest.mark.parametrize(
+    "move", [by_product, by_product_from_the_right, by_einsum, by_product_less_one, by_product_scaled]
+)
+def test_a_product_with_a_permutation_moves_tokens(move: Move, tmp_path: Path) -> None:
+    g = G()
+    ids = g.input("input_ids", [1, 9], TensorProto.INT64)
+    x = str(g.op("Gather", g.weight(VOCABULARY, WIDTH), ids))
+    out, query, key = attention(g, x, move(g, x))
+    path = g.save(tmp_path, out, query, key)
+    trace = traced(path, 9)
+    (one,) = trace.attentions
+    truth = standing(path, key, 9)
+    assert truth == [None if move is by_product_less_one and i == 3 else token for i, token in enumerate(SHUFFLED)]
+    assert named(trace.keys_of(one)) == truth
+    assert named(trace.queries_of(one)) == standing(path, query, 9) == list(range(9))
+
+
 def test_texts_in_a_batch_are_named_one_by_one(tmp_path: Path) -> None:
     g = G()
     _, x = embedded(g)

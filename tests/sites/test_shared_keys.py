@@ -20,7 +20,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 
 def attention(
-    g: G, x: str, shared: str, hidden: str, staggered: bool, count: str = "", coarse: bool = False
+    g: G, x: str, shared: str, hidden: str, staggered: bool, count: str = "", coarse: bool = False, mixed: bool = False
 ) -> tuple[str, str]:
     """One layer, blocks shifted by half a block where staggered; and its softmax.
 
@@ -32,6 +32,7 @@ def attention(
         staggered: Whether blocks are shifted.
         count: How many blocks there are, where the graph computes that.
         coarse: Whether scores are rounded to eight bits, so that no place can be followed through them.
+        mixed: Whether what weighs the value is a mix of each row's weights.
     """
     if staggered:
         x = str(g.op("Pad", x, g.const([0, SHIFT, 0, 0, SHIFT, 0], np.int64)))
@@ -59,7 +60,8 @@ def attention(
         scores = g.op("DequantizeLinear", g.op("QuantizeLinear", scores, *scale), *scale)
     weights = g.softmax(str(g.op("Add", scores, mask)))
     ends = [g.const([n], np.int64) for n in (0, GLOBAL, 1000)]
-    one, two = (g.op("Slice", weights, ends[i], ends[i + 1], g.const([4], np.int64)) for i in range(2))
+    weighing = g.op("MatMul", weights, g.weight(GLOBAL + SIZE, GLOBAL + SIZE)) if mixed else weights
+    one, two = (g.op("Slice", weighing, ends[i], ends[i + 1], g.const([4], np.int64)) for i in range(2))
     context = g.op(
         "Add",
         g.op("Einsum", one, heads(shared, 2), equation="bhnqg,bhgd->bhnqd"),
@@ -73,7 +75,7 @@ def attention(
     return out, weights
 
 
-def model(folder: Path, coarse: bool = False) -> tuple[Path, list[str]]:
+def model(folder: Path, coarse: bool = False, mixed: bool = False) -> tuple[Path, list[str]]:
     """Two layers, the second staggered; global tokens are learned, and then gather from the text."""
     g = G()
     drawn = np.random.default_rng(4)
@@ -88,7 +90,7 @@ def model(folder: Path, coarse: bool = False) -> tuple[Path, list[str]]:
     length = g.op("Gather", g.op("Shape", x), g.const([1], np.int64))
     for layer in range(2):
         blocks = g.op("Div", g.op("Add", length, g.const([2 * SHIFT * layer], np.int64)), g.const([SIZE], np.int64))
-        made, weights = attention(g, x, shared, str(hidden), layer == 1, str(blocks), coarse)
+        made, weights = attention(g, x, shared, str(hidden), layer == 1, str(blocks), coarse, mixed)
         x = str(g.op("Add", x, made))
         shared = str(g.op("Add", shared, g.op("ReduceMean", x, axes=[1])))
         names.append(weights)
@@ -157,3 +159,13 @@ def test_blocks_are_no_heads_though_nothing_else_is_known_of_them(tmp_path: Path
     trace = opened.trace(inputs=feed(3 * S))
     for attention in trace.attentions:
         assert trace.queries_of(attention) is not trace.tokens
+
+
+def test_what_weighs_a_value_in_a_way_that_is_not_followed_is_said_to(tmp_path: Path) -> None:
+    """Not that nothing is weighed."""
+    path, _ = model(tmp_path, mixed=True)
+    ids = np.arange(B * S).reshape(B, S)
+    with pytest.raises(
+        UnsupportedError, match=r"no context to change: .* moved to weigh the value could not be followed"
+    ):
+        attnx.open(path, device="cpu").ablate({"input_ids": ids, "attention_mask": np.ones_like(ids)})

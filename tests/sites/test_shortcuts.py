@@ -144,8 +144,8 @@ def test_places_of_a_slice_stay_apart(
     graph = find(g.save(tmp_path, y)).graph
     at_once = Counter[bool]()
 
-    def counted(*args: Any) -> Any:
-        made = written(*args)
+    def counted(*args: Any, **how: Any) -> Any:
+        made = written(*args, **how)
         at_once[made is not None] += 1
         return made
 
@@ -157,6 +157,54 @@ def test_places_of_a_slice_stay_apart(
         want += 2 * (0 + 1 + 2) + 3 * step
     np.testing.assert_allclose(enact(graph, {}, [], y, {"x": given}), want, rtol=1e-6)
     assert at_once == ({} if read_twice else {step == 1: 1})
+
+
+@pytest.mark.parametrize("read", ["nothing", "before", "view"])
+def test_a_copy_that_nothing_else_reads_is_written_over(
+    tmp_path: Path, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three writes in a row, with what the first or the second leaves read again at the end, itself or as a view."""
+    g = G()
+    x = g.input("x", [3, 4])
+    made = [x]
+    for column in range(3):
+        rows = g.op("Range", g.const(0, np.int64), g.const(3, np.int64), g.const(1, np.int64))
+        at = g.op("Expand", g.const([[column]], np.int64), g.const([3, 1], np.int64))
+        places = g.op(
+            "Concat",
+            *(
+                g.op("Unsqueeze", p, g.const([2], np.int64))
+                for p in (
+                    g.op("Expand", g.op("Unsqueeze", rows, g.const([1], np.int64)), g.const([3, 1], np.int64)),
+                    at,
+                )
+            ),
+            axis=2,
+        )
+        made.append(g.op("ScatterND", made[-1], places, g.const(np.full((3, 1), column + 7.0), np.float32)))
+    y = made[-1]
+    if read == "before":
+        y = g.op("Add", y, made[1])
+    elif read == "view":
+        y = g.op("Add", g.op("Transpose", made[2], perm=[1, 0]), g.op("Transpose", y, perm=[1, 0]))
+    graph = find(g.save(tmp_path, y)).graph
+    over: list[bool] = []
+
+    def noted(*args: Any, **how: Any) -> Any:
+        over.append(how["over"])
+        return written(*args, **how)
+
+    monkeypatch.setattr(subgraph_eval, "written", noted)
+    given = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    states = [given.copy()]
+    for column in range(3):
+        states.append(states[-1].copy())
+        states[-1][:, column] = column + 7
+    want = {"nothing": states[3], "before": states[3] + states[1], "view": (states[2] + states[3]).T}[read]
+    kept = given.copy()
+    np.testing.assert_array_equal(enact(graph, {}, [], y, {"x": given}), want)
+    np.testing.assert_array_equal(given, kept)
+    assert over == {"nothing": [False, True, True], "before": [False, False, True], "view": [False, True, False]}[read]
 
 
 def test_a_graph_of_one_length_is_run_at_that_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def _ranking(found: Attribution, where: str, top: int) -> Any:
         added.append(sum(part.added for part in rest))
     reach = max((abs(value) for value in added if value is not None), default=0.0) or 1.0
     model = f"the model's own is {found.own:.3f}"
-    if abs(found.own - found.logit) > 5e-4:
+    if found.capped:
         model = f"before the softcap; {model}"
     return columns(
         f"{found.what}{where}: {found.logit:.3f}",

@@ -68,5 +68,7 @@ def explore(
         desk.start(head, query)
     app = Explorer(desk, partial(worded, command=ctx.command))
     app.run()
+    if app.crash is not None:
+        raise app.crash
     if app.return_code:
         raise typer.Exit(app.return_code)

@@ -108,6 +108,22 @@ def reaches(graph: Graph, value: str, targets: Collection[str], stop: Collection
     return False
 
 
+def below(graph: Graph, values: Collection[str], stop: Collection[str]) -> set[str]:
+    """The values, and those that are made of them without passing those of `stop`, which are found too."""
+    found: set[str] = set()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if value in found:
+            continue
+        found.add(value)
+        if value not in stop:
+            stack += [
+                out for n in graph.consumers(value) if n.op_type not in ("Shape", "Size") for out in n.output if out
+            ]
+    return found
+
+
 def mixes_heads(graph: Graph, node: NodeProto, data: str) -> bool:
     """Whether a node multiplies scores or weights by a small square constant, which mixes heads."""
     if node.op_type not in ("MatMul", "Einsum", "Conv") or data not in node.input:

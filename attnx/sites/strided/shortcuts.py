@@ -67,13 +67,14 @@ def columns(node: NodeProto, values: Sequence[Array | None]) -> list[Array] | No
     return parts if attributes(node).get("axis", 0) % parts[0].ndim == parts[0].ndim - 1 else None
 
 
-def written(data: Array, places: Sequence[Array], updates: Array) -> Array | None:
+def written(data: Array, places: Sequence[Array], updates: Array, *, over: bool = False) -> Array | None:
     """ScatterND to places that form a grid, each array counting along its own axis; None where they do not.
 
     Args:
         data: The array to write into.
         places: Where an update goes along each of the first axes of `data`: int64 [..., 1], all of one shape.
         updates: The array to write.
+        over: Whether `data` itself may be written into.
     """
     shape = places[0].shape[:-1]
     lines: list[Array] = []
@@ -95,7 +96,7 @@ def written(data: Array, places: Sequence[Array], updates: Array) -> Array | Non
     rest = range(len(shape), updates.ndim)
     single = [axis for axis, size in enumerate(shape) if size == 1]
     turned = updates.transpose(*single, *held, *rest)
-    out = np.array(data)
+    out = data if over else np.array(data)
     sizes = (*(len(line) for line in lines), *data.shape[len(places) :])
     out[tuple(block for block in blocks if block is not None)] = turned.reshape(sizes)
     return out

@@ -104,11 +104,15 @@ def enact_all(graph: Graph, facts: Mapping[str, Fact], runs: Sequence[Run]) -> l
     ordered = sorted(steps.values(), key=lambda step: step.rank)
     last = {key: i for i, step in enumerate(ordered) for key in step.reads}
     places = _places(ordered, wanted)
+    copies: set[_Key] = set()
     try:
         for i, step in enumerate(ordered):
             read = [None if key is None else held[key] for key in step.reads]
-            values = _outputs(graph, step.node, read, apart=(step.side, step.node.output[0]) in places)
+            into = step.reads[0] if step.reads else None
+            done = into in copies and last[into] == i and into not in wanted and _alone(held, into)
+            values = _outputs(graph, step.node, read, (step.side, step.node.output[0]) in places, spent=done)
             held.update({(step.side, name): value for name, value in values.items()})
+            copies |= {(step.side, name) for name in values} if _writes(step.node) else set()
             for key in step.reads:
                 if last[key] == i and key is not None and key not in wanted:
                     held.pop(key, None)
@@ -181,17 +185,33 @@ def _writes(node: NodeProto) -> bool:
     return node.op_type == "ScatterND" and not node.attribute
 
 
+def _alone(held: Mapping[_Key, Array | list[Array]], which: _Key) -> bool:
+    """Whether no other value that is held may lie in the same memory."""
+    own = held[which]
+    others = (value for key, value in held.items() if key != which)
+    parts = (part for other in others for part in (other if isinstance(other, list) else (other,)))
+    return isinstance(own, np.ndarray) and not any(np.may_share_memory(own, part) for part in parts)
+
+
 def _outputs(
-    graph: Graph, node: NodeProto, values: list[Array | list[Array] | None], apart: bool = False
+    graph: Graph, node: NodeProto, values: list[Array | list[Array] | None], apart: bool = False, spent: bool = False
 ) -> dict[str, Array | list[Array]]:
-    """The outputs of one node; a sequence is a list of arrays, and so are columns that are to stay separate."""
+    """The outputs of one node; a sequence is a list of arrays, and so are columns that are to stay separate.
+
+    Args:
+        graph: The graph.
+        node: The node.
+        values: Its inputs.
+        apart: Whether columns that it joins are to stay separate.
+        spent: Whether its first input may be written over.
+    """
     first = values[0] if values else None
     if node.op_type == "SplitToSequence" and isinstance(first, np.ndarray):
         return {node.output[0]: _split(node, first, values[1] if len(values) > 1 else None)}
     if node.op_type == "SequenceAt" and isinstance(first, list):
         return {node.output[0]: first[int(np.asarray(values[1]))]}
     if _writes(node) and isinstance(values[1], list):
-        made = written(np.asarray(first), values[1], np.asarray(values[2]))
+        made = written(np.asarray(first), values[1], np.asarray(values[2]), over=spent)
         if made is not None:
             return {node.output[0]: made}
         values[1] = np.concatenate(values[1], axis=-1)
