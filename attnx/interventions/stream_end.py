@@ -207,7 +207,15 @@ def _next(
     found = _sum_with(graph, value, factors, given)
     if found is not None:
         return found, [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)], False
+    steps: list[tuple[NodeProto, str, str]] = []
     closed = norm_of(graph, value) if through else None
+    while through and closed is None:  # what stands between the sum and its norm has no other reader
+        (node, *others) = [*graph.consumers(value), None]
+        if node is None or others != [None] or carried(graph, node) != value or node.op_type in ("Mul", "Div"):
+            break
+        steps.append((node, value, node.output[0]))
+        value = node.output[0]
+        closed = norm_of(graph, value)
     if closed is None:
         return None
     found = _sum_with(graph, closed, factors)
@@ -216,7 +224,7 @@ def _next(
     node = graph.producer(closed)
     assert node is not None
     beside = [n for n in found[-1][0].input if n != found[-1][1] and depends(graph, n)]
-    return [(node, value, closed), *found], beside, True
+    return [*steps, (node, value, closed), *found], beside, True
 
 
 def _sum_with(
