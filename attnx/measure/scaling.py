@@ -262,7 +262,7 @@ def all_heads(trace: Trace, as_if: AsIf = "site", similarity: Similarity = "dot"
     ]
     kl = Measurement(
         "KL(scaled || unscaled)", "nats", (layer, heads), stack(divergence), (0.0, None), SOURCE,
-        "mean over queries of sum a ln(a / a°), a° unscaled",
+        "mean over queries of sum a ln(a / a°), a° unscaled; a sink's share is one of them",
     )  # fmt: skip
     spread, row_entropy, largest, saturated, gradient = table
     return ScalingTable(

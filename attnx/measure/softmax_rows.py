@@ -22,6 +22,11 @@ class SoftmaxRows:
     """
 
     def __init__(self, logits: Array, sink: Array | None = None) -> None:
+        self._sunk: Array | None = None
+        """The sink's logit less the row's largest, [H,Q]."""
+        if sink is not None:
+            top = np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
+            self._sunk = np.maximum(sink - np.maximum(top, sink), _FAR)[..., 0]
         with np.errstate(invalid="ignore", over="ignore"):
             self._terms, total = powers(logits, sink, np.empty_like(logits))
         self._total = total[..., 0]
@@ -51,11 +56,13 @@ class SoftmaxRows:
             return np.asarray((self._sum - squares) / self._total)
 
     def divergence(self, other: SoftmaxRows) -> Array:
-        """KL(self || other): the sum of a ln(a / b), nats, at least 0."""
+        """KL(self || other): the sum of a ln(a / b), the sink's share among them; nats, at least 0."""
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            crossed = np.einsum("hqk,hqk->hq", self._terms, other._moved)
-            apart = self._sum * (np.log(self._total) - np.log(other._total))
-            return np.asarray(np.maximum((self._mean - crossed - apart) / self._total, 0.0))
+            apart = self._mean - np.einsum("hqk,hqk->hq", self._terms, other._moved)
+            if self._sunk is not None and other._sunk is not None:
+                apart += np.exp(self._sunk) * (self._sunk - other._sunk)
+            totals = np.log(self._total) - np.log(other._total)
+            return np.asarray(np.maximum(apart / self._total - totals, 0.0))
 
     def distance(self, other: SoftmaxRows) -> Array:
         """Half the sum of |a - b|."""

@@ -410,7 +410,9 @@ def test_rows_are_measured_as_their_weights_are():
     for sink in (None, np.array([1.5, 30.0]).reshape(2, 1, 1)):
         shares = np.exp(logits)
         with np.errstate(invalid="ignore"):
-            shares /= shares.sum(-1, keepdims=True) + (0 if sink is None else np.exp(sink))
+            total = shares.sum(-1, keepdims=True) + (0 if sink is None else np.exp(sink))
+            shares /= total
+            sunk = None if sink is None else (np.exp(sink) / total)[..., 0]
         one, two = (SoftmaxRows(each.copy(), sink) for each in logits)
         real = np.ones((2, 5), bool)
         real[1, 2:4] = False
@@ -421,7 +423,8 @@ def test_rows_are_measured_as_their_weights_are():
                 "entropy": -np.where(a > 0, a / sums * np.log(a / sums), 0).sum(-1),
                 "largest": a.max(-1),
                 "gradient": (a * (1 - a)).sum(-1),
-                "kl": np.maximum(np.where(a > 0, a * np.log(a / b), 0).sum(-1), 0),
+                "kl": np.where(a > 0, a * np.log(a / b), 0).sum(-1)
+                + (0 if sunk is None else sunk[0] * np.log(sunk[0] / sunk[1])),
                 "distance": np.abs(a - b).sum(-1) / 2,
             }
         got = [one.entropy(), one.largest(), one.gradient(), one.divergence(two), one.distance(two)]
