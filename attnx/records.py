@@ -8,6 +8,7 @@ K key positions (past included), D head size, Dv value head size, S sites.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -193,6 +194,13 @@ class Check:
     def holds(self) -> bool:
         """Whether the difference is within the tolerance (a NaN is not)."""
         return bool(self.difference <= self.tolerance)
+
+    @property
+    def off(self) -> str:
+        """What a check that does not hold has found, for people."""
+        if not math.isfinite(self.difference):
+            return f"{self.name} cannot hold: there are numbers that are NaN or infinite"
+        return f"{self.name} is off by {self.difference:.2g}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

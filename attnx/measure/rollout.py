@@ -189,6 +189,7 @@ def _measured(
         values=values,
         bounds=(0.0, 1.0),
         source=SOURCE,
-        formula=f"R_l = ({1 - residual:g} A_l + {residual:g} I) R_(l-1), A_l the mean of the heads",
+        formula=f"R_l = ({1 - residual:g} A_l + {residual:g} I) R_(l-1), A_l the mean of the heads, "
+        "whose rows are made to sum to 1",
         notes=notes,
     )

@@ -136,7 +136,7 @@ def sound(
         if found.holds:
             kept.append((one, site))
         else:
-            doubts.append(f"left out, {site.label} NOT TRUSTED: {found.name} is off by {found.difference:.2g}")
+            doubts.append(f"left out, {site.label} NOT TRUSTED: {found.off}")
     if not kept:
         raise UnsupportedError("no site of this model can be trusted, so nothing is measured", doubts[0])
     return [one for one, _ in kept], tuple(site for _, site in kept), tuple(doubts)

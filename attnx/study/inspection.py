@@ -156,7 +156,7 @@ def _everywhere(trace: Trace, request: Request) -> list[str]:
 
 def _doubt(label: str, attention: Attention) -> str:
     failed = [check for check in attention.checks if not check.holds]
-    problems = "; ".join(f"{c.name} is off by {c.difference:.2g} (tolerance {c.tolerance:.2g})" for c in failed)
+    problems = "; ".join(f"{c.off} (tolerance {c.tolerance:.2g})" for c in failed)
     return f"{label} NOT TRUSTED: {problems}"
 
 

@@ -11,7 +11,6 @@ from attnx.errors import UnsupportedError, UsageError
 from attnx.formula import average
 from attnx.measure import flow as flows
 from attnx.measure import rollout as rollouts
-from attnx.measure.layered import head_mean
 from attnx.measure.norms import value_norms
 from attnx.measure.rows import read
 from attnx.records import Array, Axis, Measurement, Tokens, Trace
@@ -130,7 +129,7 @@ def follow(
         query=where,
         rollout=rollout,
         last=replace(rollout, axes=rollout.axes[1:], values=rollout.values[-1]),
-        attention=_attention(trace, site, group),
+        attention=last_attention(trace, site, group),
         norms=norms,
         flow=exact,
         notes=tuple(notes),
@@ -209,10 +208,11 @@ def _exact(
     return replace(found, axes=axes, values=found.values.mean(axis=0, keepdims=True)), None
 
 
-def _attention(trace: Trace, site: int, group: Sequence[int]) -> Measurement:
+def last_attention(trace: Trace, site: int, group: Sequence[int]) -> Measurement:
     """The last layer's weights from one query (or averaged over all queries), mean over heads."""
     attention = trace.attentions[site]
-    matrix = head_mean(read(trace, attention))
+    rows = read(trace, attention)
+    matrix = average(rows.weights, axis=0, where=np.broadcast_to(rows.real[..., None], rows.weights.shape))
     row = average(matrix if not group else matrix[list(group)], axis=0)
     labels = axis_labels(trace.keys_of(attention), len(row))
     return Measurement(

@@ -53,7 +53,7 @@ def doubted(trace: Trace) -> tuple[Trace, tuple[str, ...]]:
     for label, attention in zip(trace.labels, trace.attentions, strict=True):
         failed = [check for check in attention.checks if not check.holds]
         if failed:
-            doubts.append(f"left out, {label} NOT TRUSTED: {failed[0].name} is off by {failed[0].difference:.2g}")
+            doubts.append(f"left out, {label} NOT TRUSTED: {failed[0].off}")
     return replace(trace, attentions=tuple(a for a in trace.attentions if a.trusted)), tuple(doubts)
 
 
