@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet as parquet
 import pytest
+from onnx import TensorProto
 
 import attnx
 from attnx.errors import InputError, RunError, UsageError
@@ -19,6 +20,7 @@ from attnx.scan.corpus import find, read, size
 from attnx.session import memory
 from attnx.session.protocol import Wanted
 from attnx.tokens.ids import from_ids
+from tests import graphs
 
 WORDS = "the animal did not cross a wide street because it was too tired to walk, and so we sat".split()
 TEXTS = [" ".join(WORDS[at % 5 : 5 + at % 5 + at % 9]) for at in range(70)]
@@ -252,3 +254,31 @@ def test_what_is_no_text_is_refused_by_its_type(text: Any) -> None:
 def test_one_text_is_not_several() -> None:
     with pytest.raises(UsageError, match="several texts go in a list"):
         attnx.open("minilm", device="cpu").trace_many("abc")
+
+
+def test_texts_that_padding_spoils_are_run_alone(tmp_path: Path) -> None:
+    """Rows of padding behind a window see nothing: the softmax makes them NaN, and the next layer all rows."""
+    g = graphs.G()
+    ids = g.input("input_ids", ["batch", "length"], TensorProto.INT64)
+    mask = g.input("attention_mask", ["batch", "length"], TensorProto.INT64)
+    length = g.op("Gather", g.op("Shape", ids), g.const(np.array(1)), axis=0)
+    steps = g.op("Range", g.const(np.array(0)), length, g.const(np.array(1)))
+    back = g.op("Sub", g.op("Unsqueeze", steps, g.const(np.array([1]))), steps)
+    near = g.op("And", g.op("GreaterOrEqual", back, g.const(np.array(0))), g.op("Less", back, g.const(np.array(3))))
+    there = g.op("Cast", g.op("Unsqueeze", mask, g.const(np.array([1, 2]))), to=TensorProto.BOOL)
+    shown = g.op("And", near, there)
+    x = str(g.op("Gather", g.weight(50, 16), ids))
+    for _ in range(2):
+        q, k, v = graphs.qkv(g, x)
+        masked = g.op("Where", shown, g.scores(q, k), g.const(np.float32(-np.inf)))
+        x = str(g.op("Add", x, g.out(str(g.op("MatMul", g.softmax(masked), v)))))
+    model = attnx.open(g.save(tmp_path, x), device="cpu")
+    texts = [from_ids(range(1, 2 + n)) for n in (4, 4, 5, 11)]
+    got = list(batching.trace_many(model, texts, ("weights",), size=2))  # the first two share a batch without padding
+    for text, trace in zip(texts, got, strict=True):
+        (alone,) = batching.trace_many(model, [text], ("weights",))
+        assert all(a.trusted for a in trace.attentions)
+        for one, other in zip(trace.attentions, alone.attentions, strict=True):
+            np.testing.assert_allclose(one.need("weights"), other.need("weights"), atol=1e-6)
+            np.testing.assert_allclose(one.need("weights").sum(-1), 1, atol=1e-5)
+    assert [batching.PADDED in trace.notes for trace in got] == [False, False, True, True]

@@ -103,7 +103,13 @@ def difference(one: Trace, two: Trace, tolerance: float = 1e-3, *, heads: Sequen
     return Difference(
         largest=measured("largest", "largest difference", "share", "max |a - b|", 1.0),
         mean=measured("mean", "mean difference", "share", "mean |a - b|", 1.0),
-        divergence=measured("divergence", "divergence", "nats", "mean over queries of JS(a || b)", float(np.log(2))),
+        divergence=measured(
+            "divergence",
+            "divergence",
+            "nats",
+            "mean over queries of JS(a || b), rows made to sum to 1",
+            float(np.log(2)),
+        ),
         rank=measured(
             "rank", "rank of the first key", "places", "rank in the second of the first's strongest key", None
         ),

@@ -37,6 +37,7 @@ a GPU the size of a batch decides how products are rounded."""
 ALONE = (
     "run one by one: in a batch this model gives a text other numbers (one scale for all that is quantised), or none"
 )
+PADDED = "run one by one: padded to the length of others, this text cannot be trusted"
 CELLS = 1 << 25
 """At most this many cells in all matrices of one batch (128 MB): long texts run in smaller batches."""
 
@@ -176,13 +177,44 @@ def run(model: OpenModel, texts: Sequence[Tokens], wanted: Wanted, size: int = S
     def one(part: Sequence[int]) -> Batch:
         return _run(model, part, [texts[at] for at in part], wanted)
 
-    if len(texts) <= FEW:
+    for batch in _shared(model, one, order, cut):
+        yield from _sound(one, batch)
+
+
+def _shared(
+    model: OpenModel, one: Callable[[Sequence[int]], Batch], order: Sequence[int], parts: Iterator[list[int]]
+) -> Iterator[Batch]:
+    """Run batches, or each text alone where few are given or where the model does not run several together."""
+    if len(order) <= FEW:
         yield from (one([at]) for at in order)
         return
-    shared = model.sessions.batches is not False and (yield from _in_lanes(model, one, cut))
+    shared = model.sessions.batches is not False and (yield from _in_lanes(model, one, parts))
     if not shared:
         for single in (one([at]) for at in order):
             yield replace(single, notes=(*single.notes, ALONE))
+
+
+def _sound(one: Callable[[Sequence[int]], Batch], batch: Batch) -> Iterator[Batch]:
+    """A batch; or its texts one by one, where a site fails its checks beside padding and not without it.
+
+    Rows of padding may see nothing, and what a softmax makes of that (NaN) spreads to the others in later layers.
+    """
+    doubted = _doubted(batch)
+    if not doubted or len({len(tokens) for tokens in batch.tokens}) == 1:
+        yield batch
+        return
+    shortest = min(range(len(batch.places)), key=lambda at: len(batch.tokens[at]))
+    first = one([batch.places[shortest]])
+    if _doubted(first) >= doubted:
+        yield batch
+        return
+    for at, place in enumerate(batch.places):
+        single = first if at == shortest else one([place])
+        yield replace(single, notes=(*single.notes, PADDED))
+
+
+def _doubted(batch: Batch) -> set[str]:
+    return {attention.site.label for attention in batch.attentions if not attention.trusted}
 
 
 def _in_lanes(
