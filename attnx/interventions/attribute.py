@@ -129,7 +129,7 @@ class _Attribution:
                     mlps[:, number] += term.sign * logits([added[b, q][None] for b, q, _ in targets])[:, 0]
                     continue
                 site = self._sites[term.site]
-                found = term.sign * logits(self._parts(site, term.place, term.added, targets))
+                found = term.sign * logits(self._parts(site, term.projected or term.place, term.added, targets))
                 heads.setdefault(site.kind, []).append(found[:, :-1])
                 biases[:, number] += found[:, -1]
         if (gap := difference(summed, last)) > self._close:
@@ -160,7 +160,7 @@ class _Attribution:
         terms = [term for layer in self._stack.layers for term in layer.terms]
         sites = [self._sites[term.site] for term in terms if term.site is not None]
         places = [self._stack.layers[0].given, last_of(self._stack)]
-        places += [place for term in terms for place in (term.place, term.added)]
+        places += [place for term in terms for place in (term.projected or term.place, term.added)]
         contexts = [point for site in sites for point in self._all.points.of(site, "context")]
         self._all.take(self._run, [*contexts, *dict.fromkeys(map(_stream, places))])
         self._all.check(self._run, sites)

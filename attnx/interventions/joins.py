@@ -37,7 +37,8 @@ class Term:
     """What one sublayer adds to the stream."""
 
     place: Place
-    """Its output: with its bias, but before any norm, any factor and the sum; axes b, q, d."""
+    """Its output: with its bias, but before any norm, any factor and the sum; axes b, q, d. Where other data gate it,
+    behind the gate."""
     added: Place
     """The same as it is added to the stream: after its norm and factors."""
     site: int | None = None
@@ -47,6 +48,8 @@ class Term:
     inside: bool = True
     """Whether it is computed from the stream of its own layer; not an earlier stream that is added again (a long skip
     connection), nor what the stream has no part in."""
+    projected: Place | None = None
+    """Of an attention that is gated, its output before the gate."""
 
 
 class LostError(Exception):
@@ -98,7 +101,7 @@ class Joins:
         mine = [name for name in node.input if name in reached]
         stream, beside, whole = self._stream_in(other, asked, graph.shape(node.output[0]), 2) or (other, [], True)
         beside += [(n, 1) for n in node.input if n != other and n not in mine and depends(graph, n)]
-        branch, added, more, way, plain = self._way(mine[0], out, reached, sign_in(node, mine[0]))
+        branch, added, more, way, plain, bare = self._way(mine[0], out, reached, sign_in(node, mine[0]))
         axes_of = {out: axes}
         current: Axes | None = axes
         for maker, source, target in way:
@@ -107,13 +110,14 @@ class Joins:
                 axes_of[target] = current
         if current is None:
             raise LostError("the axes of what it adds to the stream cannot be followed")
-        layout, behind = (layout_of(axes_of.get(value), names) for value in (branch, added[0]))
-        if layout is None or behind is None:
+        layout, behind, before = (layout_of(axes_of.get(value), names) for value in (branch, added[0], bare))
+        if layout is None or behind is None or before is None:
             raise LostError("what the axes of its output stand for cannot be told")
         summed = moved(graph, node, current, mine[0])
         if summed is None:
             raise LostError("the axes of the stream cannot be followed")
-        term = Term(Place(branch, layout), Place(added[0], behind), site.index, added[1])
+        gated = None if bare == branch else Place(bare, before)
+        term = Term(Place(branch, layout), Place(added[0], behind), site.index, added[1], projected=gated)
         beside += [*more, *((name, 1) for name in mine[1:])]
         return Join(site, node.output[0], stream, term, beside, summed, names, plain and whole)
 
@@ -166,7 +170,7 @@ class Joins:
 
     def _way(
         self, value: str, out: str, reached: set[str], sign: int
-    ) -> tuple[str, tuple[str, int], list[tuple[str, int]], list[tuple[NodeProto, str, str]], bool]:
+    ) -> tuple[str, tuple[str, int], list[tuple[str, int]], list[tuple[NodeProto, str, str]], bool, str]:
         """From W_O's product to the stream.
 
         Args:
@@ -177,18 +181,19 @@ class Joins:
 
         Returns:
             The sublayer's output; the same as it is added, with its sign; what else is added, with signs; the steps;
-            and whether nothing changes the sum of these.
+            whether nothing changes the sum of these; and the output before any gate.
         """
         graph = self.graph
         steps: list[tuple[NodeProto, str, str]] = []
         beside: list[tuple[str, int]] = []
         end = added = value
+        gated: str | None = None
         own = sign
         plain = True
         for _ in range(STEPS):
             if value == out:
                 # The tensor before the first step that changes it; views and its bias belong to it.
-                return end, (added, own), beside, steps[::-1], plain
+                return gated or end, (added, own), beside, steps[::-1], plain, end
             node = graph.producer(value)
             assert node is not None
             source = normed(graph, value)
@@ -206,7 +211,9 @@ class Joins:
                 beside += [(name, own * sign_in(node, name)) for name in others]
                 own *= sign_in(node, carried[0])
                 end = added = carried[0]
+                gated = None
             elif node.op_type not in (*VIEWS, *CLAMPS, *ADDS):
+                gated = (gated or end) if others and graph.shape(value) == graph.shape(carried[0]) else gated
                 end = carried[0]
             value = carried[0]
         raise LostError("the way from its output projection to the stream cannot be followed")

@@ -115,7 +115,7 @@ class Streams:
         """Make sure that what an attention seems to be added to is not inside another attention's branch."""
         graph, start = self.graph, join.stream
         for other in self._joins.values():
-            branch = {other.term.place.value}
+            branch = {(other.term.projected or other.term.place).value}
             if other is join or other.out == start or not reaches(graph, start, branch):
                 continue
             if reaches(graph, other.out, {start}):

@@ -262,3 +262,21 @@ def test_a_factor_before_one_of_several_readers_is_no_part_of_a_norm() -> None:
         helper.make_graph(g.nodes, "g", values[:1], values[1:], tensors), opset_imports=[helper.make_opsetid("", 17)]
     )
     assert norm_of(graph_of(proto), "x") == norm
+
+
+@pytest.mark.parametrize("width", [16, 1])
+def test_a_gate_behind_attention_belongs_to_what_it_adds(width: int, tmp_path: Path) -> None:
+    """x + attention(x) * sigmoid(W x), as an MLP's gate does."""
+    made: list[tuple[str, str]] = []
+    g = graphs.G()
+    x = g.input("source", [1, "length", 16])
+    for _ in range(2):
+        a = graphs.plain(g, x)
+        made.append((a, str(g.op("Mul", a, g.op("Sigmoid", g.linear(x, width))))))
+        x = str(g.op("Add", x, made[-1][1]))
+        x = str(g.op("Add", x, mlp(g, x)))
+    path = g.save(tmp_path, g.linear(x, 8))
+    feed = {"source": np.random.default_rng(0).standard_normal((1, 5, 16)).astype(np.float32)}
+    streams = Intervening(attnx.open(path, device="cpu"), {"inputs": feed}).points.streams
+    terms = [streams.term(site.index) for site in streams.sites]
+    assert [(t.projected and t.projected.value, t.place.value) for t in terms] == made
