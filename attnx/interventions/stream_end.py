@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnx.graph.axes.paths import below, depends, reaches
+from attnx.graph.axes.product import MULTIPLIES
 from attnx.interventions.joins import CLAMPS, SHIFTS, SUMS, Join, LostError, carried, carriers
 from attnx.interventions.norms import SAME, norm_of, normed, unchanged
 
@@ -38,7 +39,7 @@ def end_of(graph: Graph, join: Join, like: Sequence[Back]) -> Back:
     Args:
         graph: The flat graph.
         join: Where that attention is added.
-        like: The same of the layers before it, where there are any: the last layer ends as they do.
+        like: The ways from the layers before it, where there are any, to the next: the last layer ends as they do.
     """
     back = Back([], [], False, True)
     norm = any(one.norm for one in like)
@@ -171,7 +172,7 @@ def must_be_last(graph: Graph, end: str) -> None:
                 raise LostError(f"where its layer ends cannot be told: {how}")
 
 
-_WEIGHS = ("MatMul", "Gemm", "Conv", "Einsum", "MatMulInteger", "MatMulNBits", "FusedMatMul", "QLinearMatMul")
+_WEIGHS = MULTIPLIES - {"ReduceSum", "Mul"} | {"Conv", "MatMulNBits"}
 """Operators that multiply by weights."""
 
 
